@@ -1,0 +1,94 @@
+# `make` alone lists the targets.
+
+PYTHON ?= python3
+
+VENV  := .venv
+DEMO  := .venv-demo
+BIN   := $(VENV)/bin
+TOOLS := $(CURDIR)/.tools/bin
+LOCK  := .ci/constraints.txt
+
+# pip takes the pins for the packages and for the build environment from the same file, old pips and new ones.
+PINNED := PIP_CONSTRAINT=$(CURDIR)/$(LOCK) PIP_BUILD_CONSTRAINT=$(CURDIR)/$(LOCK) PIP_DISABLE_PIP_VERSION_CHECK=1
+
+export PATH := $(TOOLS):$(PATH)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint types contract fmt render live bench coverage tools lock clean python
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "PYTHON=… chooses the interpreter (3.11 or newer; now: $(PYTHON)). It counts when a venv is made: 'make clean' first."
+
+setup: $(VENV)/.ready ## make .venv with kvwatch and everything the tests need, at the pinned versions
+
+demo: $(DEMO)/.ready ## run kvwatch on a recorded incident; needs nothing but Python
+	$(DEMO)/bin/kvwatch demo
+
+test: setup tools lint types contract ## everything that must hold before a change goes in
+	$(BIN)/pytest
+
+lint: setup ## style and common mistakes
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: setup ## type check, strict
+	$(BIN)/mypy
+
+contract: setup ## which package may import which
+	$(BIN)/lint-imports --no-cache
+
+fmt: setup ## format the code and mend what can be mended
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+render: setup ## write dashboards/, alerts/ and the tables of the README from the code
+	$(BIN)/kvwatch render
+
+live: setup ## tests against a real vLLM (see tests/README.md); opt-in
+	$(BIN)/pytest -m live
+
+bench: setup ## the budgets alone
+	$(BIN)/pytest -m benchmark
+
+coverage: setup tools ## the tests with branch coverage
+	$(BIN)/pytest -m "not live and not benchmark" --cov --cov-report=term --cov-report=html
+
+tools: ## promtool and prometheus, from PATH or unpacked into .tools/
+	@tests/tools/get-prometheus
+
+lock: python ## refresh the pinned versions from the newest releases
+	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
+	PIP_CONSTRAINT= .venv-lock/bin/pip install --quiet --upgrade pip
+	PIP_CONSTRAINT= .venv-lock/bin/pip install --quiet --upgrade hatchling editables -e '.[test]'
+	.venv-lock/bin/pip freeze --exclude-editable | LC_ALL=C sort -f > $(LOCK).new
+	@! grep -vE '^[A-Za-z0-9._-]+==[A-Za-z0-9.+!_-]+$$' $(LOCK).new || { echo "not a plain name==version, see above" >&2; exit 1; }
+	mv $(LOCK).new $(LOCK)
+	rm -rf .venv-lock
+
+clean: ## remove everything that was built or fetched
+	rm -rf .venv .venv-demo .venv-lock .tools build dist htmlcov .coverage .coverage.* .benchmarks \
+	  .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find kvwatch tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- how the venvs come to be ---
+
+$(VENV)/.ready: pyproject.toml $(LOCK) | python
+	@test -x $(BIN)/pip || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
+	$(PINNED) $(BIN)/pip install --quiet -e '.[test]'
+	@touch $@
+
+$(DEMO)/.ready: pyproject.toml $(LOCK) | python
+	@test -x $(DEMO)/bin/pip || { rm -rf $(DEMO); $(PYTHON) -m venv $(DEMO); }
+	$(PINNED) $(DEMO)/bin/pip install --quiet -e .
+	@touch $@
+
+python:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "no '$(PYTHON)' here: install Python 3.11 or newer, or say where it is: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$(PYTHON) is $$($(PYTHON) -V 2>&1), kvwatch needs 3.11 or newer: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make virtual environments (no venv or ensurepip): on Debian, apt-get install python3-venv" >&2; exit 1; }
