@@ -47,7 +47,7 @@ fmt: setup ## format the code and mend what can be mended
 render: setup ## write dashboards/, alerts/ and the tables of the README from the code
 	$(BIN)/kvwatch render
 
-live: setup ## tests against a real vLLM (see tests/README.md); opt-in
+live: setup ## tests against a real vLLM; opt-in
 	$(BIN)/pytest -m live
 
 bench: setup ## the budgets alone
