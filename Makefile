@@ -11,6 +11,7 @@ LOCK  := .ci/constraints.txt
 # pip takes the pins for the packages and for the build environment from the same file, old pips and new ones.
 PINNED := PIP_CONSTRAINT=$(CURDIR)/$(LOCK) PIP_BUILD_CONSTRAINT=$(CURDIR)/$(LOCK) PIP_DISABLE_PIP_VERSION_CHECK=1
 
+# What the tests call by name is found here first.
 export PATH := $(TOOLS):$(PATH)
 
 .DEFAULT_GOAL := help
@@ -77,12 +78,14 @@ clean: ## remove everything that was built or fetched
 
 $(VENV)/.ready: pyproject.toml $(LOCK) | python
 	@test -x $(BIN)/pip || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
-	$(PINNED) $(BIN)/pip install --quiet -e '.[test]'
+	@echo "setting up $(VENV): kvwatch and what its tests need, at the versions of $(LOCK)"
+	@$(PINNED) $(BIN)/pip install --quiet -e '.[test]'
 	@touch $@
 
 $(DEMO)/.ready: pyproject.toml $(LOCK) | python
 	@test -x $(DEMO)/bin/pip || { rm -rf $(DEMO); $(PYTHON) -m venv $(DEMO); }
-	$(PINNED) $(DEMO)/bin/pip install --quiet -e .
+	@echo "setting up $(DEMO): kvwatch and what it needs to run, at the versions of $(LOCK)"
+	@$(PINNED) $(DEMO)/bin/pip install --quiet -e .
 	@touch $@
 
 python:
