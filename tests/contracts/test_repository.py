@@ -33,7 +33,7 @@ TOP_LEVEL = {
 
 # What says where something was made or fetched. No pattern matches its own text.
 FORBIDDEN = {
-    "a package registry's host": r"pyp[i]\.(?:org|python)|pythonhoste[d]\.org|registry\.npmj[s]|deb\.debia[n]\.org",
+    "a registry's host": r"pyp[i]\.(?:org|python)|pythonhoste[d]\.org|registry\.npmj[s]|deb\.debia[n]\.",
     "an installer's index option": r"--(?:extra-)?index-url|--trusted-hos[t]",
     "a path of a developer's machine": r"(?<![\w.$}/-])/(?:home|root|Users|work)/[\w.-]+",
     "a folder beside the repository": r"\.\./shared\b",
