@@ -1,0 +1,83 @@
+"""Findings: the symptoms that fire, with everything a person needs to act, most urgent first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kvwatch.core.lifecycle import Lifecycle, Stage
+from kvwatch.core.snapshot import EngineKey
+from kvwatch.core.state import State
+from kvwatch.core.symptoms import BY_ID, Evidence, Severity, Symptom
+
+_ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A firing symptom. `firing_s` is for how long; `explained_by` names firing symptoms that account for it,
+    which are what to act on. `actions` are in order and name only options that this vLLM has."""
+
+    key: EngineKey
+    symptom: Symptom
+    since: float
+    firing_s: float
+    evidence: Evidence
+    actions: tuple[str, ...]
+    explained_by: tuple[str, ...]
+
+
+def findings(state: State) -> tuple[Finding, ...]:
+    """What fires on a target now: causes before effects, then by severity."""
+    firing = {(key, name): life for key, name, life in lifecycles(state) if life.stage is Stage.FIRING}
+    found = []
+    for (key, name), life in firing.items():
+        symptom = BY_ID[name]
+        by = tuple(
+            other.symptom
+            for other in (_Pair(k, s) for k, s in firing)
+            if name in BY_ID[other.symptom].explains and other.key in (key, EngineKey(state.target))
+        )
+        since = life.since if life.since is not None else state.now or 0.0
+        found.append(
+            Finding(
+                key,
+                symptom,
+                since,
+                max((state.now or 0.0) - since, 0.0),
+                life.evidence,
+                _actions(state, key, symptom),
+                by,
+            )
+        )
+    return tuple(sorted(found, key=lambda f: (bool(f.explained_by), _ORDER[f.symptom.severity], f.since)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    key: EngineKey
+    symptom: str
+
+
+def lifecycles(state: State) -> Iterator[tuple[EngineKey, str, Lifecycle]]:
+    """Every symptom of a target and of its engines."""
+    for name, life in state.symptoms.items():
+        yield EngineKey(state.target), name, life
+    for key, engine in state.engines.items():
+        for name, life in engine.symptoms.items():
+            yield key, name, life
+
+
+def _actions(state: State, key: EngineKey, symptom: Symptom) -> tuple[str, ...]:
+    engine = state.engines.get(key) or next(iter(state.engines.values()), None)
+    generation = engine.snapshot.generation if engine else "v1"
+    features = engine.snapshot.features if engine else frozenset()
+    return tuple(
+        f"{action.flag}: {action.text}" if action.flag else action.text
+        for action in symptom.actions_for(generation, features)
+    )
+
+
+def threshold_evidence(evidence: Mapping[str, object]) -> dict[str, object]:
+    """The thresholds among the evidence, which are named `threshold_...`."""
+    return {name: value for name, value in evidence.items() if name.startswith("threshold_")}

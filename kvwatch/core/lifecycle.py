@@ -1,0 +1,95 @@
+"""Verdict and the state before, to the state after: inactive, pending, firing, or unknown.
+
+Theory of operation
+    ::
+
+        inactive --active--> pending --active for `for_s`--> firing --clear for `keep_s`--> inactive
+        pending --clear--> inactive
+        any --unknown for the grace period--> unknown --clear or active--> as it was, and on from there
+
+    An unknown verdict changes nothing at first: it neither fires nor resolves, and the clocks of `for` and
+    `keep` stand still meanwhile. After the grace period it shows as a state of its own, and what was before
+    is remembered (`held`), so that a firing symptom whose signals come back still active fires at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from kvwatch.core.symptoms import Evidence, Judgement, Verdict
+
+
+class Stage(StrEnum):
+    INACTIVE = "inactive"
+    PENDING = "pending"
+    FIRING = "firing"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Lifecycle:
+    """Where one symptom of one engine is. Times in monotonic seconds.
+
+    `stage` since `since`; `evidence` of the newest judgement that was not unknown, `reason` of the newest that
+    was. `progressed` is how long the verdict has been active (pending) or clear (firing).
+    """
+
+    stage: Stage = Stage.INACTIVE
+    since: float | None = None
+    evidence: Evidence = field(default_factory=dict)
+    reason: str = ""
+    held: Stage = Stage.INACTIVE
+    progressed: float = 0.0
+    judged_at: float | None = None
+    verdict: Verdict = Verdict.CLEAR
+    unknown_since: float | None = None
+
+
+def step(before: Lifecycle, judgement: Judgement, now: float, *, for_s: float, keep_s: float, grace_s: float) -> Lifecycle:
+    """The state after a judgement at `now`."""
+    if judgement.verdict is Verdict.UNKNOWN:
+        return _unknown(before, judgement, now, grace_s)
+    elapsed = 0.0
+    if before.judged_at is not None and before.verdict is judgement.verdict:
+        elapsed = max(now - before.judged_at, 0.0)
+    stage = before.held if before.stage is Stage.UNKNOWN else before.stage
+    since = now if before.stage is Stage.UNKNOWN else before.since
+    progressed = before.progressed
+    if judgement.verdict is Verdict.ACTIVE:
+        if stage is Stage.INACTIVE:
+            stage, since, progressed = Stage.PENDING, now, 0.0
+        elif stage is Stage.PENDING:
+            progressed += elapsed
+        else:
+            progressed = 0.0
+        if stage is Stage.PENDING and progressed >= for_s:
+            stage, since, progressed = Stage.FIRING, now, 0.0
+    elif stage is Stage.PENDING:
+        stage, since, progressed = Stage.INACTIVE, now, 0.0
+    elif stage is Stage.FIRING:
+        progressed += elapsed
+        if progressed >= keep_s:
+            stage, since, progressed = Stage.INACTIVE, now, 0.0
+    return replace(
+        before,
+        stage=stage,
+        since=now if since is None else since,
+        evidence=judgement.evidence,
+        reason="",
+        held=stage,
+        progressed=progressed,
+        judged_at=now,
+        verdict=judgement.verdict,
+        unknown_since=None,
+    )
+
+
+def _unknown(before: Lifecycle, judgement: Judgement, now: float, grace_s: float) -> Lifecycle:
+    since = now if before.unknown_since is None else before.unknown_since
+    after = replace(
+        before, reason=judgement.reason, unknown_since=since, judged_at=now, verdict=Verdict.UNKNOWN
+    )
+    if after.stage is Stage.UNKNOWN or now - since < grace_s:
+        return after if after.since is not None else replace(after, since=now)
+    return replace(after, stage=Stage.UNKNOWN, held=before.stage, since=now)

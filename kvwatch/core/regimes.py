@@ -1,0 +1,142 @@
+"""Which regime an engine is in at a sample: why requests wait, if they do.
+
+Exactly one holds at any moment, and the time in each is counted, so that Prometheus can ask over any window
+what held the requests back.
+
+What tells the cache from the slots
+    A long queue of itself makes the demand ratio large, whatever it waits for: twenty running at 0.32 with two
+    hundred waiting for prefill "demand" 3.5 caches. So waiting for the cache takes both: more wanted than
+    fits (demand), and a cache that was full within the last seconds (`cache_short`). Usage alone can't tell
+    either: on a real saturated server it swings between 0.65 and 1.0, because each preemption frees a whole
+    request; hence the short memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kvwatch.core.window import Sample
+
+
+class Regime(StrEnum):
+    """The closed set of regimes."""
+
+    IDLE = "idle"
+    FLOWING = "flowing"
+    FULL = "full"
+    KV_LIMITED = "kv_limited"
+    SEQUENCE_LIMITED = "sequence_limited"
+    PREFILL_LIMITED = "prefill_limited"
+    DEFERRED = "deferred"
+    STALLED = "stalled"
+    UNKNOWN = "unknown"
+    DOWN = "down"
+
+
+MEANING: Mapping[Regime, str] = {
+    Regime.IDLE: "nothing runs, nothing waits",
+    Regime.FLOWING: "requests run, none waits, the cache has room",
+    Regime.FULL: "requests run, none waits, the cache is full: it fits, barely",
+    Regime.KV_LIMITED: "requests wait for KV cache blocks",
+    Regime.SEQUENCE_LIMITED: "requests wait for a slot in the batch",
+    Regime.PREFILL_LIMITED: "requests wait for prefill",
+    Regime.DEFERRED: "requests wait for a LoRA slot, a KV transfer or a grammar",
+    Regime.STALLED: "requests are in the engine and nothing moves",
+    Regime.UNKNOWN: "a needed signal is missing",
+    Regime.DOWN: "the server is not scraped",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """What the regime of one sample is told from. None is unknown.
+
+    `since_progress` and `since_prompt` are seconds since any progress, and since prompt tokens last moved.
+    `busy_for` is how long something has been in the engine without a break. `ceiling` is a stated
+    --max-num-seqs. `long_prompt` is the share of the cache that a long recent prompt takes.
+    """
+
+    usage: float | None
+    running: float | None
+    waiting: float | None
+    deferred: float
+    demand: float | None
+    asleep: bool
+    since_progress: float | None
+    since_prompt: float | None
+    busy_for: float
+    ceiling: float | None
+    long_prompt: float | None
+
+
+def regime_of(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float], now: float) -> Regime:
+    """The regime at a sample, given the samples before it within `regime.plateau` seconds."""
+    if at.usage is None or at.running is None or at.waiting is None:
+        return Regime.UNKNOWN
+    if at.asleep or (at.running <= 0 and at.waiting <= 0):
+        return Regime.IDLE
+    if _stalled(at, limits):
+        return Regime.STALLED
+    if at.waiting <= 0:
+        return Regime.FULL if at.usage >= limits["regime.full_usage"] else Regime.FLOWING
+    if at.deferred > at.waiting / 2:
+        return Regime.DEFERRED
+    if _waits_for_cache(at, recent, limits, now):
+        return Regime.KV_LIMITED
+    if _at_ceiling(at, recent):
+        return Regime.SEQUENCE_LIMITED
+    if at.since_prompt is not None and at.since_prompt <= limits["regime.prefill_memory"]:
+        return Regime.PREFILL_LIMITED
+    return Regime.UNKNOWN
+
+
+def _stalled(at: Instant, limits: Mapping[str, float]) -> bool:
+    after = limits["regime.stalled_after"]
+    return at.since_progress is not None and at.since_progress >= after and at.busy_for >= after
+
+
+def _waits_for_cache(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float], now: float) -> bool:
+    assert at.usage is not None
+    no_room = at.long_prompt is not None and 1 - at.usage < at.long_prompt
+    if no_room and (at.since_prompt is None or at.since_prompt >= limits["regime.short_memory"]):
+        return True  # what is free holds less than a long prompt, and nothing is admitted
+    if at.demand is None or at.demand < limits["regime.demand"]:
+        return False
+    return cache_short(at.usage, recent, limits, now)
+
+
+def cache_short(usage: float, recent: Sequence[Sample], limits: Mapping[str, float], now: float) -> bool:
+    """Whether the cache is full, or was within the last `regime.short_memory` seconds."""
+    start, mark = now - limits["regime.short_memory"], limits["regime.full_usage"]
+    if usage >= mark:
+        return True
+    for row in reversed(recent):
+        if row.t < start:
+            return False
+        if row.usage is not None and row.usage >= mark:
+            return True
+    return False
+
+
+def _at_ceiling(at: Instant, recent: Sequence[Sample]) -> bool:
+    """Running sits at --max-num-seqs, or, where that is not stated, on a plateau while requests wait.
+
+    A plateau: whenever requests waited within the window, running was at its highest (within 2 %, as slots
+    turn over between two steps) for four fifths of the samples, and there were several.
+    """
+    assert at.running is not None
+    if at.running <= 0:
+        return False
+    if at.ceiling is not None:
+        return at.running >= _near(at.ceiling)
+    queued = [row.running for row in recent if row.running is not None and row.waiting]
+    top = max([*(row.running or 0.0 for row in recent), at.running])
+    if len(queued) < 4 or at.running < _near(top):
+        return False
+    return sum(running >= _near(top) for running in queued) >= 0.8 * len(queued)
+
+
+def _near(ceiling: float) -> float:
+    return ceiling - ceiling // 50

@@ -1,0 +1,87 @@
+"""The signals of one engine at one instant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class EngineKey(NamedTuple):
+    """Whose numbers these are. Data-parallel ranks of one server are engines of one target.
+
+    `model_name` and `engine` are empty for what concerns the whole target.
+    """
+
+    target: str
+    model_name: str = ""
+    engine: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """A cumulative histogram as exposed. `bounds` are the finite upper bounds, ascending; `counts` are the
+    cumulative counts at them. Both are empty when only the sum and the count were asked for."""
+
+    sum: float
+    count: float
+    bounds: tuple[float, ...] = ()
+    counts: tuple[float, ...] = ()
+
+
+#: A gauge or counter; a labelled family by its label's value; a histogram.
+Value = float | Mapping[str, float] | Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """What vLLM says of its KV cache; None is "it does not say" (in vLLM's own words: ``None``)."""
+
+    block_size: float | None = None
+    """Tokens per block; for hybrid models the smallest of several."""
+    num_gpu_blocks: float | None = None
+    """Blocks of this engine: under data parallelism vLLM repeats the sum over engines, divided here."""
+    cache_dtype: str | None = None
+    enable_prefix_caching: bool | None = None
+    gpu_memory_utilization: float | None = None
+    kv_cache_size_tokens: float | None = None
+    kv_cache_max_concurrency: float | None = None
+    hybrid: bool = False
+    """Some layers keep a state of constant size (Mamba and the like): blocks x block size is no capacity."""
+    known: bool = False
+    """Whether a configuration was exposed at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The signals of one engine (or, with an empty model and engine, of the target itself).
+
+    Every signal is in `values` or in `missing` with the reason. `caveats` say, by signal, what to know when
+    reading its value. `generation` is ``v0`` or ``v1``; `features` what else its names tell.
+    """
+
+    key: EngineKey
+    values: Mapping[str, Value] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    caveats: Mapping[str, str] = field(default_factory=dict)
+    config: CacheConfig = CacheConfig()
+    generation: str = "v1"
+    features: frozenset[str] = frozenset()
+    served: bool = True
+    """False until the page shows that a request was ever served; gauges may appear only then."""
+
+    def number(self, signal: str) -> float | None:
+        """A gauge's or counter's value, the sum over its label if it has one; None if missing."""
+        value = self.values.get(signal)
+        if value is None or isinstance(value, Histogram):
+            return None
+        return value if isinstance(value, float) else sum(value.values())
+
+    def part(self, signal: str, label: str) -> float | None:
+        """The value at one label value of a labelled signal; None if missing."""
+        value = self.values.get(signal)
+        return value.get(label) if isinstance(value, Mapping) else None
+
+    def histogram(self, signal: str) -> Histogram | None:
+        value = self.values.get(signal)
+        return value if isinstance(value, Histogram) else None

@@ -1,0 +1,150 @@
+"""What kvwatch knows of one target at one instant. Immutable; replaced whole by `pipeline.advance`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kvwatch.core.derive import Derived
+from kvwatch.core.lifecycle import Lifecycle, Stage
+from kvwatch.core.normalise import Interpreter
+from kvwatch.core.outcome import Facts, Failure, ScrapeError
+from kvwatch.core.policy import Policy
+from kvwatch.core.regimes import Regime
+from kvwatch.core.snapshot import EngineKey, Histogram, Snapshot
+from kvwatch.core.symptoms import Evidence, Restart, limits_of
+from kvwatch.core.thresholds import Limits
+from kvwatch.core.window import Climb, Windows
+
+#: Usage marks above which seconds are counted.
+USAGE_MARKS = (0.9, 0.95, 0.99)
+#: Upper bounds of the histogram of sampled usage.
+USAGE_BOUNDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A symptom went from one stage to another. `t` monotonic seconds, `wall` unix seconds."""
+
+    t: float
+    wall: float
+    key: EngineKey
+    symptom: str
+    before: Stage
+    after: Stage
+    evidence: Evidence
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened once: ``restart``, ``engine_appeared``, ``engine_vanished``."""
+
+    t: float
+    wall: float
+    kind: str
+    key: EngineKey
+    detail: Evidence = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTally:
+    """Samples of KV usage by bucket (`USAGE_BOUNDS`, not cumulative, one more for above), and their sum."""
+
+    counts: tuple[int, ...] = (0,) * (len(USAGE_BOUNDS) + 1)
+    sum: float = 0.0
+
+    def add(self, usage: float) -> UsageTally:
+        i = next((i for i, bound in enumerate(USAGE_BOUNDS) if usage <= bound), len(USAGE_BOUNDS))
+        counts = self.counts
+        return UsageTally((*counts[:i], counts[i] + 1, *counts[i + 1 :]), self.sum + usage)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """One engine. Counted seconds never fall and are never reset, whatever vLLM does.
+
+    `seen_at` is when it was last on a good page, `regime` holds since `regime_since` (monotonic seconds).
+    """
+
+    key: EngineKey
+    snapshot: Snapshot
+    regime: Regime
+    regime_since: float
+    accounted_to: float
+    seen_at: float
+    windows: Windows = field(default_factory=Windows)
+    climbs: Mapping[str, Climb] = field(default_factory=dict)
+    raw_ladders: Mapping[str, Histogram] = field(default_factory=dict)
+    climbed_ladders: Mapping[str, Histogram] = field(default_factory=dict)
+    covered: float = 0.0
+    derived: Derived = field(default_factory=Derived)
+    regime_seconds: Mapping[Regime, float] = field(default_factory=dict)
+    usage_seconds: Mapping[float, float] = field(default_factory=dict)
+    usage_tally: UsageTally = field(default_factory=UsageTally)
+    progress_at: float | None = None
+    prompt_at: float | None = None
+    busy_since: float | None = None
+    symptoms: Mapping[str, Lifecycle] = field(default_factory=dict)
+    transitions: Mapping[tuple[str, Stage], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LastScrape:
+    """The newest scrape, as numbers about kvwatch's own work. Durations in seconds."""
+
+    duration_s: float
+    interval_s: float
+    body_bytes: int
+    samples: int
+    narrowed: bool
+    wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything about one target. `now` is the time of the newest outcome, monotonic seconds."""
+
+    target: str
+    policy: Policy
+    limits: Limits = field(repr=False)
+    interpreter: Interpreter = field(repr=False, compare=False)
+    now: float | None = None
+    wall: float | None = None
+    up: bool | None = None
+    error: ScrapeError | None = None
+    failing_since: float | None = None
+    good_at: float | None = None
+    full_at: float | None = None
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    last: LastScrape | None = None
+    engines: Mapping[EngineKey, EngineState] = field(default_factory=dict)
+    server: Snapshot | None = None
+    unknown_families: tuple[str, ...] = ()
+    exposed: tuple[str, ...] = ()
+    configured: bool = False
+    facts: Facts | None = None
+    restart: Restart | None = None
+    restarts: int = 0
+    unattended: Regime = Regime.UNKNOWN
+    """The regime of the target while no engine of it is known."""
+    unattended_seconds: Mapping[Regime, float] = field(default_factory=dict)
+    symptoms: Mapping[str, Lifecycle] = field(default_factory=dict)
+    transitions: Mapping[tuple[str, Stage], int] = field(default_factory=dict)
+    events: tuple[Event, ...] = ()
+
+    @property
+    def failure(self) -> Failure | None:
+        return self.error.kind if self.error else None
+
+
+def initial(target: str, policy: Policy | None = None) -> State:
+    """The state before the first scrape. ValueError if a threshold of the policy is unknown or out of range."""
+    policy = policy or Policy()
+    return State(
+        target=target,
+        policy=policy,
+        limits=limits_of(policy.thresholds),
+        interpreter=Interpreter(policy.vocabulary, target),
+        outcomes={"ok": 0} | {str(kind): 0 for kind in Failure},
+    )

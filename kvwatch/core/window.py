@@ -1,0 +1,275 @@
+"""What an engine did lately: counters that survive resets, time that survives gaps, and looks back at both.
+
+Theory of operation
+    **Counters** are turned into *climbs*: the sum of increases seen since kvwatch first saw the counter. A
+    counter that falls was reset, and its new value is the increase since. So an increase over a window is the
+    difference of two climbs, never negative, whatever happened in between.
+
+    **Gaps.** Two good samples further apart than `gap_s` have a gap between them. Neither the time in it nor
+    what the counters did in it belongs to any window: the climbs and the covered time stand still across it.
+    A rate is an increase over covered time, so there is no rate across a gap.
+
+    **Time.** A `Sample` holds until the next one, and its weight is how long it held. Shares of time and
+    time-weighted quantiles are over those weights; the newest sample weighs nothing yet.
+
+    **History** is an immutable sequence in chunks: appending shares all but the last chunk, so each State
+    keeps its own history at the price of a few pointers.
+
+Histogram quantiles are Prometheus' `histogram_quantile`: linear inside a bucket, from zero in the first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from kvwatch.core.snapshot import Histogram
+
+_CHUNK = 32
+
+
+class Timed(Protocol):
+    """Anything with a time, in monotonic seconds."""
+
+    @property
+    def t(self) -> float: ...
+
+
+T = TypeVar("T", bound=Timed)
+
+
+@dataclass(frozen=True, slots=True)
+class History(Generic[T]):
+    """An immutable sequence of timed rows, oldest first."""
+
+    chunks: tuple[tuple[T, ...], ...] = ()
+    tail: tuple[T, ...] = ()
+
+    def append(self, row: T, keep_s: float) -> History[T]:
+        """With `row` at its end, and what is wholly older than `keep_s` before it forgotten."""
+        chunks, tail = self.chunks, (*self.tail, row)
+        if len(tail) >= _CHUNK:
+            chunks, tail = (*chunks, tail), ()
+        old = row.t - keep_s
+        drop = 0
+        while drop < len(chunks) - 1 and chunks[drop + 1][0].t <= old:
+            drop += 1
+        return History(chunks[drop:] if drop else chunks, tail)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.chunks)) + len(self.tail)
+
+    @property
+    def last(self) -> T | None:
+        if self.tail:
+            return self.tail[-1]
+        return self.chunks[-1][-1] if self.chunks else None
+
+    def rows(self) -> list[T]:
+        return self.since(float("-inf"))
+
+    def since(self, start: float) -> list[T]:
+        """The rows from `start` on, and the one before it, which still holds at `start`."""
+        parts: list[Sequence[T]] = [self.tail]
+        if not self.tail or self.tail[0].t > start:
+            for chunk in reversed(self.chunks):
+                parts.append(chunk)
+                if chunk[0].t <= start:
+                    break
+        rows = [row for part in reversed(parts) for row in part]
+        first = bisect_right(rows, start, key=lambda row: row.t)
+        return rows[max(first - 1, 0) :]
+
+
+class Sample(NamedTuple):
+    """What one good scrape said of an engine, as far as windows need it.
+
+    `covered` is the seconds watched so far, gaps left out. `climbs` are counters without resets, by the order
+    of `TRACKED`; None where the counter was missing. `demand` and the gauges are None where unknown.
+    """
+
+    t: float
+    covered: float
+    usage: float | None
+    running: float | None
+    waiting: float | None
+    """Everything that waits, swapped out requests included."""
+    deferred: float
+    demand: float | None
+    regime: str
+    climbs: tuple[float | None, ...]
+
+
+#: Counters that windows look at, by signal; a labelled one as the sum over its label, or one label's value.
+TRACKED: tuple[str, ...] = (
+    "preemptions_total",
+    "requests_finished_total",
+    "prompt_tokens_total",
+    "generation_tokens_total",
+    "prefix_cache_queried_tokens_total",
+    "prefix_cache_hit_tokens_total",
+    "external_prefix_cache_queried_tokens_total",
+    "external_prefix_cache_hit_tokens_total",
+    "prompt_tokens_by_source_total",
+    "prompt_tokens_by_source_total/local_cache_hit",
+    "prompt_tokens_by_source_total/external_kv_transfer",
+    "iteration_tokens",
+    "request_prompt_tokens",
+    "request_prompt_tokens/sum",
+)
+_INDEX = {name: i for i, name in enumerate(TRACKED)}
+
+
+@dataclass(frozen=True, slots=True)
+class Climb:
+    """A counter without its resets: `raw` as last exposed, `total` the increase seen so far."""
+
+    raw: float
+    total: float = 0.0
+
+    def step(self, raw: float, *, gap: bool) -> Climb:
+        """After `raw` was seen; an increase across a gap is nobody's."""
+        if gap:
+            return Climb(raw, self.total)
+        return Climb(raw, self.total + (raw - self.raw if raw >= self.raw else raw))
+
+    def fell(self, raw: float) -> bool:
+        return raw < self.raw
+
+
+class Ladders(NamedTuple):
+    """Histograms at one instant, as climbs: by signal, counts at each bound and in all."""
+
+    t: float
+    by_signal: Mapping[str, Histogram]
+
+
+def climb_ladder(before: Histogram | None, climbed: Histogram | None, now: Histogram, *, gap: bool) -> Histogram:
+    """The climb of a histogram: `climbed` plus what `now` has more than `before`.
+
+    Bounds that changed, as after a restart with other settings, start a new climb.
+    """
+    if before is None or climbed is None or before.bounds != now.bounds:
+        return Histogram(0.0, 0.0, now.bounds, (0.0,) * len(now.bounds))
+    if gap:
+        return climbed
+    base = before if now.count >= before.count else Histogram(0.0, 0.0, now.bounds, (0.0,) * len(now.bounds))
+    return Histogram(
+        climbed.sum + max(now.sum - base.sum, 0.0),
+        climbed.count + now.count - base.count,
+        now.bounds,
+        tuple([c + max(n - b, 0.0) for c, n, b in zip(climbed.counts, now.counts, base.counts, strict=True)]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile:
+    """A quantile of a histogram. `at_least`: it lies beyond the last finite bound, which is `value`."""
+
+    value: float
+    at_least: bool = False
+
+
+def quantile(increase: Histogram, q: float) -> Quantile | None:
+    """The q-quantile (0-1) of observations counted in buckets; None without any."""
+    if increase.count <= 0 or not increase.bounds:
+        return None
+    rank = q * increase.count
+    if rank > increase.counts[-1]:
+        return Quantile(increase.bounds[-1], at_least=True)
+    i = next(i for i, count in enumerate(increase.counts) if count >= rank)
+    low, below = (increase.bounds[i - 1], increase.counts[i - 1]) if i else (min(0.0, increase.bounds[0]), 0.0)
+    inside = increase.counts[i] - below
+    if inside <= 0:
+        return Quantile(low)
+    return Quantile(low + (increase.bounds[i] - low) * (rank - below) / inside)
+
+
+def ladder_increase(rows: Sequence[Ladders], signal: str) -> Histogram | None:
+    """What a histogram counted from the first to the last of `rows`; None without two of the same bounds."""
+    last = next((row.by_signal[signal] for row in reversed(rows) if signal in row.by_signal), None)
+    if last is None:
+        return None
+    first = next(
+        (h for row in rows if (h := row.by_signal.get(signal)) is not None and h.bounds == last.bounds), last
+    )
+    if first is last or first.count > last.count:
+        return None
+    return Histogram(
+        last.sum - first.sum,
+        last.count - first.count,
+        last.bounds,
+        tuple([b - a for a, b in zip(first.counts, last.counts, strict=True)]),
+    )
+
+
+def increase(rows: Sequence[Sample], counter: str) -> float | None:
+    """How much a tracked counter rose over the rows; None if it was missing or there is but one row."""
+    index = _INDEX[counter]
+    last = rows[-1].climbs[index] if rows else None
+    if last is None:
+        return None
+    for row in rows[:-1]:
+        first = row.climbs[index]
+        if first is not None:
+            return max(last - first, 0.0)
+    return None
+
+
+def rate(rows: Sequence[Sample], counter: str) -> float | None:
+    """Increase per covered second; None if missing or nothing is covered."""
+    index = _INDEX[counter]
+    last = rows[-1].climbs[index] if rows else None
+    first = next((row for row in rows[:-1] if row.climbs[index] is not None), None)
+    if last is None or first is None or rows[-1].covered <= first.covered:
+        return None
+    return max(last - (first.climbs[index] or 0.0), 0.0) / (rows[-1].covered - first.covered)
+
+
+def covered(rows: Sequence[Sample]) -> float:
+    """Seconds watched from the first row to the last."""
+    return rows[-1].covered - rows[0].covered if rows else 0.0
+
+
+def weights(rows: Sequence[Sample], start: float) -> list[tuple[Sample, float]]:
+    """Each row with the seconds it held within the window that begins at `start`."""
+    found = []
+    for row, after in zip(rows, rows[1:], strict=False):
+        held = after.covered - row.covered
+        if row.t < start:
+            held = min(held, max(after.t - start, 0.0))
+        if held > 0:
+            found.append((row, held))
+    return found
+
+
+def seconds_where(held: Sequence[tuple[Sample, float]], true: Callable[[Sample], bool]) -> float:
+    """Seconds in which a condition held."""
+    return sum(seconds for row, seconds in held if true(row))
+
+
+def weighted_quantile(pairs: Sequence[tuple[float, float]], q: float) -> float | None:
+    """The smallest value such that values up to it held for at least the share `q` of the time."""
+    total = sum(weight for _, weight in pairs)
+    if total <= 0:
+        return None
+    reached = 0.0
+    for value, weight in sorted(pairs):
+        reached += weight
+        if reached >= q * total:
+            return value
+    return max(value for value, _ in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """An engine's histories.
+
+    `samples` at full resolution, `ladders` of latencies, and `lengths` of requests over an hour, sparser.
+    """
+
+    samples: History[Sample] = field(default_factory=History)
+    ladders: History[Ladders] = field(default_factory=History)
+    lengths: History[Ladders] = field(default_factory=History)
