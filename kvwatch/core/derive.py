@@ -30,23 +30,23 @@ QUANTILES = (0.5, 0.95, 0.99)
 
 #: Histograms whose quantiles are derived over 5 minutes, and the number they become.
 LATENCIES: Mapping[str, str] = {
-    "time_to_first_token_seconds": "time_to_first_token_quantile_seconds",
-    "inter_token_latency_seconds": "inter_token_latency_quantile_seconds",
-    "request_queue_time_seconds": "request_queue_time_quantile_seconds",
-    "request_prefill_time_seconds": "request_prefill_time_quantile_seconds",
-    "e2e_request_latency_seconds": "e2e_request_latency_quantile_seconds",
+    "time_to_first_token_seconds": "time_to_first_token_percentile_seconds",
+    "inter_token_latency_seconds": "inter_token_latency_percentile_seconds",
+    "request_queue_time_seconds": "request_queue_time_percentile_seconds",
+    "request_prefill_time_seconds": "request_prefill_time_percentile_seconds",
+    "e2e_request_latency_seconds": "e2e_request_latency_percentile_seconds",
 }
 #: Histograms whose quantiles are derived over an hour.
 LENGTHS: Mapping[str, str] = {
-    "request_prompt_tokens": "request_prompt_tokens_quantile",
-    "request_generation_tokens": "request_generation_tokens_quantile",
+    "request_prompt_tokens": "request_prompt_tokens_percentile",
+    "request_generation_tokens": "request_generation_tokens_percentile",
 }
-TOTAL_LENGTH = "request_total_tokens_quantile"
+TOTAL_LENGTH = "request_total_tokens_percentile"
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """Derived numbers by name; a quantile's name ends in ``{quantile="0.95"}``."""
+    """Derived numbers by name; a percentile's name ends in ``{percentile="95"}``."""
 
     values: Mapping[str, float] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
@@ -159,22 +159,32 @@ def _cache(book: _Book, rows: Sequence[Sample], limits: Mapping[str, float], now
     """Demand, peaks and the pressure score with its parts, over one minute."""
     newest = rows[-1]
     held = weights(rows, now - MINUTE)
-    lacking = [name for name, v in zip(CORE, (newest.usage, newest.running, newest.waiting), strict=True) if v is None]
+    lacking = [
+        name
+        for name, v in zip(CORE, (newest.usage, newest.running, newest.waiting), strict=True)
+        if v is None
+    ]
     missing = f"{', '.join(lacking)} missing" if lacking else ""
     demands = [(row.demand, seconds) for row, seconds in held if row.demand is not None]
     weight = sum(seconds for _, seconds in demands)
     average = sum(d * s for d, s in demands) / weight if weight else newest.demand
     if newest.demand is None:
         average = None
-    book.put("kv_cache_demand_ratio", average, missing or "requests wait and none runs: there is no footprint to go by")
+    book.put(
+        "kv_cache_demand_ratio",
+        average,
+        missing or "requests wait and none runs: there is no footprint to go by",
+    )
     recent = [row for row in rows if row.t >= now - MINUTE]
     usages = [row.usage for row in recent if row.usage is not None]
     waits = [row.waiting for row in recent if row.waiting is not None]
     book.put("kv_cache_usage_peak_1m_ratio", max(usages, default=None), missing)
     book.put("requests_waiting_peak_1m", max(waits, default=None), missing)
 
-    occupancy = None if newest.usage is None else weighted_quantile(
-        [(row.usage, s) for row, s in held if row.usage is not None], 0.9
+    occupancy = (
+        None
+        if newest.usage is None
+        else weighted_quantile([(row.usage, s) for row, s in held if row.usage is not None], 0.9)
     )
     if occupancy is None:
         occupancy = newest.usage
@@ -255,17 +265,23 @@ def _work(
 ) -> None:
     """Throughput over one minute, preemptions per finished request over two, age of the last progress."""
     book.put("prompt_tokens_per_second", rate(one, "prompt_tokens_total"), "missing, or no time covered yet")
-    book.put("generation_tokens_per_second", rate(one, "generation_tokens_total"), "missing, or no time covered yet")
+    book.put(
+        "generation_tokens_per_second",
+        rate(one, "generation_tokens_total"),
+        "missing, or no time covered yet",
+    )
     preempted, finished = increase(two, "preemptions_total"), increase(two, "requests_finished_total")
     per_request = None if preempted is None else preempted / max(finished or 0.0, 1.0)
-    book.put("preemptions_per_finished_request", per_request, "preemptions_total missing, or no increase seen yet")
+    book.put(
+        "preemptions_per_finished_request", per_request, "preemptions_total missing, or no increase seen yet"
+    )
     age = None if progress_at is None else max(now - progress_at, 0.0)
     book.put("last_progress_age_seconds", age, "no counter of progress is exposed")
 
 
 def labelled(name: str, q: float) -> str:
     """The name of a quantile number."""
-    return f'{name}{{quantile="{q:g}"}}'
+    return f'{name}{{percentile="{q * 100:g}"}}'
 
 
 def _quantiles(book: _Book, windows: Windows, policy: Policy, now: float) -> None:
@@ -291,7 +307,9 @@ def _one_family(book: _Book, name: str, seen: Histogram | None, policy: Policy) 
     for q in QUANTILES:
         full_name = labelled(name, q)
         if seen is None or count < policy.min_observations:
-            book.unknown[full_name] = f"{count:.0f} observations; at least {policy.min_observations:.0f} are needed"
+            book.unknown[full_name] = (
+                f"{count:.0f} observations; at least {policy.min_observations:.0f} are needed"
+            )
             continue
         found = quantile(seen, q)
         book.put(full_name, found.value if found else None, "no buckets")
@@ -301,9 +319,9 @@ def _one_family(book: _Book, name: str, seen: Histogram | None, policy: Policy) 
 
 def _carry(book: _Book, before: Derived) -> None:
     for name, value in before.values.items():
-        if "{quantile=" in name:
+        if "{percentile=" in name:
             book.values[name] = value
     for name, reason in before.unknown.items():
-        if "{quantile=" in name:
+        if "{percentile=" in name:
             book.unknown[name] = reason
     book.at_least.update(before.at_least)

@@ -69,7 +69,9 @@ class Exposition:
 
 
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:.]*")
-_LABEL = re.compile(rb'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(,|(?=\}))', re.DOTALL)
+_LABEL = re.compile(
+    rb'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(,|(?=\}))', re.DOTALL
+)
 _VALUE = re.compile(
     rb"[ \t]+([+-]?(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|inf|infinity|nan))"
     rb"(?:[ \t]+[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)?[ \t]*(?:#.*)?$",
@@ -151,7 +153,9 @@ class Reader:
             raise BadExposition(Failure.NOT_VLLM, f"the answer is 200 with {what}")
         if junk:
             shown = junk[0][:120].decode("utf-8", "backslashreplace")
-            raise BadExposition(Failure.MALFORMED, f"line {_line_number(body, junk[0])} can't be read: {shown!r}")
+            raise BadExposition(
+                Failure.MALFORMED, f"line {_line_number(body, junk[0])} can't be read: {shown!r}"
+            )
         if not body.endswith(b"\n") and not body.endswith(b"# EOF"):
             raise BadExposition(Failure.MALFORMED, "the page ends in the middle of a line: it was cut short")
         if openmetrics and not body.rstrip().endswith(b"# EOF"):
@@ -168,7 +172,9 @@ class Reader:
         skip = self._skip.get(name)
         if skip is None:
             text = name.decode("utf-8", "replace")
-            skip = not any(self._wanted(text + suffix) for suffix in ("", "_total", "_info", "_count", "_created"))
+            skip = not any(
+                self._wanted(text + suffix) for suffix in ("", "_total", "_info", "_count", "_created")
+            )
             if len(self._skip) < _MEMO_LIMIT:
                 self._skip[name] = skip
         if not skip:

@@ -46,7 +46,9 @@ class Lifecycle:
     unknown_since: float | None = None
 
 
-def step(before: Lifecycle, judgement: Judgement, now: float, *, for_s: float, keep_s: float, grace_s: float) -> Lifecycle:
+def step(
+    before: Lifecycle, judgement: Judgement, now: float, *, for_s: float, keep_s: float, grace_s: float
+) -> Lifecycle:
     """The state after a judgement at `now`."""
     if judgement.verdict is Verdict.UNKNOWN:
         return _unknown(before, judgement, now, grace_s)

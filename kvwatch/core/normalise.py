@@ -111,7 +111,9 @@ class _Candidate:
         finite = sorted(le for le in self.buckets if not math.isinf(le))
         infinite = self.buckets.get(math.inf)
         copies = tuple(
-            (found[0], other) for found in (self.sums, self.counts, *self.buckets.values()) for other in found[1:]
+            (found[0], other)
+            for found in (self.sums, self.counts, *self.buckets.values())
+            for other in found[1:]
         )
         indexes = tuple(self.buckets[le][0] for le in finite)
         return tuple(finite), indexes, infinite[0] if infinite else None, copies
@@ -309,7 +311,11 @@ class _Planner:
         ranked = slot.setdefault(signal.name, {})
         order = (rank, role.spelling, not role.exact)
         candidate = ranked.setdefault(order, _Candidate(alias))
-        if label is not None and len(candidate.by_label) >= _MAX_DIMENSION and label not in candidate.by_label:
+        if (
+            label is not None
+            and len(candidate.by_label) >= _MAX_DIMENSION
+            and label not in candidate.by_label
+        ):
             return
         if signal.dimension and label is None:
             return
@@ -351,9 +357,7 @@ class _Planner:
             known=True,
         )
 
-    def _generation(
-        self, key: tuple[str, str], found: Mapping[str, object], features: frozenset[str]
-    ) -> str:
+    def _generation(self, key: tuple[str, str], found: Mapping[str, object], features: frozenset[str]) -> str:
         if key in self.labelled or "prefix_cache_queried_tokens_total" in found:
             return "v1"
         return "v0"
@@ -367,7 +371,11 @@ class _Planner:
         return frozenset(found)
 
     def _unknown(self, families: Iterable[str]) -> tuple[str, ...]:
-        unknown = (f for f in families if (b := self.vocabulary.native(f)) is not None and not self.vocabulary.known(b))
+        unknown = (
+            f
+            for f in families
+            if (b := self.vocabulary.native(f)) is not None and not self.vocabulary.known(b)
+        )
         return tuple(sorted(set(unknown)))[:100]
 
 

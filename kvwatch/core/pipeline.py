@@ -3,9 +3,9 @@
 The poller calls it with live scrapes, `replay` with recorded ones, `check` for half a minute, tests with
 whatever they like. Everything downstream only reads the `State` it returns. Nothing else decides anything.
 
-Time in a regime is counted without loss: from one outcome to the next the regime that was found holds, and
-what nobody watched (longer than a gap) is `unknown`. So the seconds of an engine add up to the time since
-kvwatch first saw it.
+Time in a regime is counted without loss: of the time between two outcomes half belongs to the regime found at
+either end, and what nobody watched (beyond a gap) is `unknown`. So the seconds of an engine add up to the time
+since kvwatch first saw it.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ def advance(state: State, outcome: Outcome, now: float) -> tuple[State, tuple[Tr
     else:
         error = outcome
     before = state
-    state = _accounted(state, now, outcome.interval_s)
     if page is not None and isinstance(outcome, Scrape):
         state = _answered(state, page, outcome, now)
     elif error is not None:
         state = _failed(state, error, now)
+    state = _accounted(before, state, now, outcome.interval_s)
     state = replace(
         state,
         now=now,
@@ -100,33 +100,44 @@ def _plus(seconds: Mapping[Regime, float], shares: Iterable[tuple[Regime, float]
     return after
 
 
-def _accounted(state: State, now: float, interval_s: float) -> State:
-    """Books the time since the last outcome under the regimes that held."""
+def _accounted(before: State, after: State, now: float, interval_s: float) -> State:
+    """Books the time since the last outcome under the regimes found at its two ends."""
     limit = gap_s(interval_s)
     engines = {}
-    for key, engine in state.engines.items():
-        elapsed = now - engine.accounted_to
-        watched = min(elapsed, limit)
-        usage_seconds = engine.usage_seconds
-        usage = engine.snapshot.number("kv_cache_usage_ratio")
-        if state.up and usage is not None and usage >= USAGE_MARKS[0]:
-            usage_seconds = {
-                mark: engine.usage_seconds.get(mark, 0.0) + (watched if usage >= mark else 0.0)
-                for mark in USAGE_MARKS
-            }
-        shares = ((engine.regime, watched), (Regime.UNKNOWN, elapsed - watched))
+    for key, engine in after.engines.items():
+        old = before.engines.get(key)
+        if old is None:
+            engines[key] = engine
+            continue
+        shares, half = _shares(old.regime, engine.regime, now - old.accounted_to, limit)
+        usages = (_live_usage(before, old), _live_usage(after, engine))
         engines[key] = replace(
             engine,
             accounted_to=now,
             regime_seconds=_plus(engine.regime_seconds, shares),
-            usage_seconds=usage_seconds,
+            usage_seconds={
+                mark: engine.usage_seconds.get(mark, 0.0)
+                + half * sum(u is not None and u >= mark for u in usages)
+                for mark in USAGE_MARKS
+            },
         )
-    unattended = state.unattended_seconds
-    if not state.engines and state.now is not None:
-        elapsed = now - state.now
-        watched = min(elapsed, limit)
-        unattended = _plus(unattended, ((state.unattended, watched), (Regime.UNKNOWN, elapsed - watched)))
-    return replace(state, engines=engines, unattended_seconds=unattended)
+    unattended = after.unattended_seconds
+    if not before.engines and before.now is not None:
+        shares, _ = _shares(before.unattended, after.unattended, now - before.now, limit)
+        unattended = _plus(unattended, shares)
+    return replace(after, engines=engines, unattended_seconds=unattended)
+
+
+def _shares(
+    old: Regime, new: Regime, elapsed: float, limit: float
+) -> tuple[tuple[tuple[Regime, float], ...], float]:
+    """How elapsed time is shared out, and half of what was watched of it."""
+    half = min(elapsed, limit) / 2
+    return ((old, half), (new, half), (Regime.UNKNOWN, elapsed - 2 * half)), half
+
+
+def _live_usage(state: State, engine: EngineState) -> float | None:
+    return engine.snapshot.number("kv_cache_usage_ratio") if state.up else None
 
 
 # -- a page that could be read ----------------------------------------------------------------------------------
@@ -135,7 +146,11 @@ def _accounted(state: State, now: float, interval_s: float) -> State:
 def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
     full = scrape.pace is Pace.FULL
     partial = scrape.narrowed and not full
-    fell = {key: _fallen(state.engines[key], snapshot) for key, snapshot in page.engines.items() if key in state.engines}
+    fell = {
+        key: _fallen(state.engines[key], snapshot)
+        for key, snapshot in page.engines.items()
+        if key in state.engines
+    }
     restart = _restart(state, page, fell, now)
     events = list(state.events)
     if restart is not None:
@@ -202,7 +217,9 @@ def _raw_counters(snapshot: Snapshot) -> dict[str, float]:
 
 def _fallen(engine: EngineState, snapshot: Snapshot) -> int:
     return sum(
-        1 for name, raw in _raw_counters(snapshot).items() if name in engine.climbs and engine.climbs[name].fell(raw)
+        1
+        for name, raw in _raw_counters(snapshot).items()
+        if name in engine.climbs and engine.climbs[name].fell(raw)
     )
 
 
@@ -215,7 +232,9 @@ def _restart(state: State, page: Page, fell: Mapping[EngineKey, int], now: float
     if not moved and fallen < _FELL_TOGETHER:
         return None
     last = [row for engine in state.engines.values() if (row := engine.windows.samples.last) is not None]
-    scores = [score for e in state.engines.values() if (score := e.derived.get("cache_pressure_score")) is not None]
+    scores = [
+        score for e in state.engines.values() if (score := e.derived.get("cache_pressure_score")) is not None
+    ]
     return Restart(
         at=now,
         counters_fell=fallen,
@@ -250,7 +269,12 @@ def _completed(narrow: Snapshot, before: Snapshot) -> Snapshot:
     missing = dict(narrow.missing)
     for name, value in before.values.items():
         fresh = values.get(name)
-        unasked = isinstance(value, Histogram) and value.bounds and isinstance(fresh, Histogram) and not fresh.bounds
+        unasked = (
+            isinstance(value, Histogram)
+            and value.bounds
+            and isinstance(fresh, Histogram)
+            and not fresh.bounds
+        )
         if unasked or (name in missing and missing[name].startswith("not exposed")):
             values[name] = value
             missing.pop(name, None)
@@ -272,8 +296,10 @@ def _completed(narrow: Snapshot, before: Snapshot) -> Snapshot:
 
 def _emptied(engine: EngineState) -> EngineState:
     """An engine that is no longer on the page has no values."""
-    gone = {name: "the engine is no longer on the page" for name in engine.snapshot.values}
-    return replace(engine, snapshot=replace(engine.snapshot, values={}, missing={**engine.snapshot.missing, **gone}))
+    gone = dict.fromkeys(engine.snapshot.values, "the engine is no longer on the page")
+    return replace(
+        engine, snapshot=replace(engine.snapshot, values={}, missing={**engine.snapshot.missing, **gone})
+    )
 
 
 def _in_regime(engine: EngineState, regime: Regime, now: float) -> EngineState:
@@ -283,7 +309,14 @@ def _in_regime(engine: EngineState, regime: Regime, now: float) -> EngineState:
 
 
 def _engine(
-    engine: EngineState, snapshot: Snapshot, page: Snapshot, state: State, scrape: Scrape, now: float, *, full: bool
+    engine: EngineState,
+    snapshot: Snapshot,
+    page: Snapshot,
+    state: State,
+    scrape: Scrape,
+    now: float,
+    *,
+    full: bool,
 ) -> EngineState:
     """One engine after one good page. `page` is what was on it, `snapshot` that, completed."""
     last = engine.windows.samples.last
@@ -336,7 +369,9 @@ def _engine(
         prompt_at=prompt_at,
         busy_since=busy_since,
         usage_tally=engine.usage_tally if usage is None else engine.usage_tally.add(usage),
-        windows=replace(engine.windows, samples=engine.windows.samples.append(sample, state.policy.history_s)),
+        windows=replace(
+            engine.windows, samples=engine.windows.samples.append(sample, state.policy.history_s)
+        ),
     )
     if full:
         engine = _laddered(engine, page, now, gap=gap)
@@ -373,7 +408,9 @@ def _progress(
     progress_at, prompt_at = engine.progress_at, engine.prompt_at
     last = engine.windows.samples.last
     usage_moved = last is not None and usage is not None and usage != last.usage
-    if any(name in raw for name in _PROGRESS) and (gap or usage_moved or any(moved(name) for name in _PROGRESS)):
+    if any(name in raw for name in _PROGRESS) and (
+        gap or usage_moved or any(moved(name) for name in _PROGRESS)
+    ):
         progress_at = now
     if "prompt_tokens_total" in raw and (gap or moved("prompt_tokens_total")):
         prompt_at = now
@@ -382,7 +419,7 @@ def _progress(
 
 def _long_prompt(engine: EngineState, snapshot: Snapshot) -> float | None:
     """The share of the cache that a long recent prompt takes; None if lengths or capacity are unknown."""
-    length = engine.derived.get(labelled("request_prompt_tokens_quantile", 0.95))
+    length = engine.derived.get(labelled("request_prompt_tokens_percentile", 0.95))
     capacity, _ = capacity_tokens(snapshot)
     return length / capacity if length is not None and capacity else None
 
@@ -390,7 +427,11 @@ def _long_prompt(engine: EngineState, snapshot: Snapshot) -> float | None:
 def _laddered(engine: EngineState, snapshot: Snapshot, now: float, *, gap: bool) -> EngineState:
     """Takes the histograms of a full page into their windows."""
     del gap  # buckets come seldom by design: what they gained since the last full page is theirs
-    raw = {name: value for name, value in snapshot.values.items() if isinstance(value, Histogram) and value.bounds}
+    raw = {
+        name: value
+        for name, value in snapshot.values.items()
+        if isinstance(value, Histogram) and value.bounds
+    }
     climbed = {
         name: climb_ladder(engine.raw_ladders.get(name), engine.climbed_ladders.get(name), value, gap=False)
         for name, value in raw.items()
@@ -399,7 +440,9 @@ def _laddered(engine: EngineState, snapshot: Snapshot, now: float, *, gap: bool)
     lengths = engine.windows.lengths
     newest = lengths.last
     if newest is None or now - newest.t >= _LENGTHS_EVERY_S or len(lengths) < 8:
-        lengths = lengths.append(Ladders(now, {n: climbed[n] for n in LENGTHS if n in climbed}), _LENGTHS_KEPT_S)
+        lengths = lengths.append(
+            Ladders(now, {n: climbed[n] for n in LENGTHS if n in climbed}), _LENGTHS_KEPT_S
+        )
     return replace(
         engine,
         raw_ladders=raw,
@@ -434,7 +477,9 @@ def _judged(state: State, now: float) -> State:
         key: replace(
             engine,
             symptoms={
-                row.id: _stepped(state, row, engine.symptoms.get(row.id), _judge_engine(state, engine, row, now), now)
+                row.id: _stepped(
+                    state, row, engine.symptoms.get(row.id), _judge_engine(state, engine, row, now), now
+                )
                 for row in rows
                 if row.scope is Scope.ENGINE
             },
@@ -443,7 +488,9 @@ def _judged(state: State, now: float) -> State:
     }
     state = replace(state, engines=engines)
     view = TargetView(
-        engines={key: e.snapshot for key, e in state.engines.items() if e.seen_at == state.good_at or not state.up},
+        engines={
+            key: e.snapshot for key, e in state.engines.items() if e.seen_at == state.good_at or not state.up
+        },
         configured=state.configured,
         failure=state.failure,
         detail=state.error.detail if state.error else "",
@@ -475,7 +522,9 @@ def _judge_engine(state: State, engine: EngineState, row: Symptom, now: float) -
     return row.judge(view)
 
 
-def _stepped(state: State, row: Symptom, before: Lifecycle | None, judgement: Judgement, now: float) -> Lifecycle:
+def _stepped(
+    state: State, row: Symptom, before: Lifecycle | None, judgement: Judgement, now: float
+) -> Lifecycle:
     return step(
         before or Lifecycle(),
         judgement,
@@ -510,7 +559,9 @@ def _changes(
         stage = old[symptom].stage if symptom in old else Stage.INACTIVE
         if stage is not lifecycle.stage:
             changes.append(
-                Transition(now, wall, key, symptom, stage, lifecycle.stage, lifecycle.evidence, lifecycle.reason)
+                Transition(
+                    now, wall, key, symptom, stage, lifecycle.stage, lifecycle.evidence, lifecycle.reason
+                )
             )
     return changes
 

@@ -49,6 +49,10 @@ MEANING: Mapping[Regime, str] = {
 }
 
 
+#: A plateau is not told from fewer samples with a queue.
+_ENOUGH_QUEUED = 4
+
+
 @dataclass(frozen=True, slots=True)
 class Instant:
     """What the regime of one sample is told from. None is unknown.
@@ -85,7 +89,7 @@ def regime_of(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float]
         return Regime.DEFERRED
     if _waits_for_cache(at, recent, limits, now):
         return Regime.KV_LIMITED
-    if _at_ceiling(at, recent):
+    if _at_ceiling(at, recent, limits, now):
         return Regime.SEQUENCE_LIMITED
     if at.since_prompt is not None and at.since_prompt <= limits["regime.prefill_memory"]:
         return Regime.PREFILL_LIMITED
@@ -120,22 +124,23 @@ def cache_short(usage: float, recent: Sequence[Sample], limits: Mapping[str, flo
     return False
 
 
-def _at_ceiling(at: Instant, recent: Sequence[Sample]) -> bool:
+def _at_ceiling(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float], now: float) -> bool:
     """Running sits at --max-num-seqs, or, where that is not stated, on a plateau while requests wait.
 
-    A plateau: whenever requests waited within the window, running was at its highest (within 2 %, as slots
-    turn over between two steps) for four fifths of the samples, and there were several.
+    A slot is empty for a moment whenever a request ends (with four slots a quarter of real samples shows
+    three), so it counts as sitting there if it was there within the last `regime.slot_memory` seconds. A
+    plateau: in most samples with a queue, running was as high as it ever was in the window (within 2 %).
     """
     assert at.running is not None
-    if at.running <= 0:
-        return False
+    start = now - limits["regime.slot_memory"]
+    lately = [at.running, *(row.running for row in recent if row.t >= start and row.waiting and row.running)]
     if at.ceiling is not None:
-        return at.running >= _near(at.ceiling)
+        return max(lately) >= _near(at.ceiling)
+    top = max([at.running, *(row.running for row in recent if row.running is not None)])
     queued = [row.running for row in recent if row.running is not None and row.waiting]
-    top = max([*(row.running or 0.0 for row in recent), at.running])
-    if len(queued) < 4 or at.running < _near(top):
+    if top <= 0 or len(queued) < _ENOUGH_QUEUED or max(lately) < _near(top):
         return False
-    return sum(running >= _near(top) for running in queued) >= 0.8 * len(queued)
+    return sum(running >= _near(top) for running in queued) >= limits["regime.plateau_share"] * len(queued)
 
 
 def _near(ceiling: float) -> float:

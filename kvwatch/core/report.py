@@ -123,7 +123,9 @@ def target(state: State) -> dict[str, Any]:
     return {
         "target": state.target,
         "up": state.up,
-        "failure": None if state.error is None else {"kind": str(state.error.kind), "detail": state.error.detail},
+        "failure": None
+        if state.error is None
+        else {"kind": str(state.error.kind), "detail": state.error.detail},
         "scrapes": dict(state.outcomes),
         "restarts": state.restarts,
         "unknown_families": list(state.unknown_families),

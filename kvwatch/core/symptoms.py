@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from kvwatch.core.derive import FIVE_MINUTES, MINUTE, TWO_MINUTES, Derived, labelled
 from kvwatch.core.outcome import REACHABLE, Failure
 from kvwatch.core.regimes import Regime
 from kvwatch.core.signals import CORE
 from kvwatch.core.snapshot import Snapshot
 from kvwatch.core.thresholds import DERIVED_THRESHOLDS, REGIME_THRESHOLDS, Limits, Threshold
 from kvwatch.core.window import Sample, increase, seconds_where, weights
-from kvwatch.core.derive import Derived, FIVE_MINUTES, MINUTE, TWO_MINUTES, labelled
 
 
 class Verdict(StrEnum):
@@ -210,9 +210,15 @@ def _seconds_to_full(rows: list[Sample], view: EngineView) -> float | None:
     if newest is None or newest.usage is None or newest.waiting or len(usable) < 8:
         return None
     span = usable[-1][0] - usable[0][0]
-    if span < 0.9 * TWO_MINUTES or newest.usage < view.limits["kv_near_full.course_from"] or newest.usage >= 1:
+    if (
+        span < 0.9 * TWO_MINUTES
+        or newest.usage < view.limits["kv_near_full.course_from"]
+        or newest.usage >= 1
+    ):
         return None
-    thirds = [[u for t, u in usable if low <= (t - usable[0][0]) / span <= low + 1 / 3] for low in (0, 1 / 3, 2 / 3)]
+    thirds = [
+        [u for t, u in usable if low <= (t - usable[0][0]) / span <= low + 1 / 3] for low in (0, 1 / 3, 2 / 3)
+    ]
     if not all(thirds):
         return None
     first, second, third = (sum(part) / len(part) for part in thirds)
@@ -365,7 +371,7 @@ def _prefix_cache_off(view: EngineView) -> Judgement:
         return _unknown("vLLM's cache configuration does not say whether prefix caching is on")
     if reason := _needs(view, "request_prompt_tokens"):
         return _unknown(reason)
-    name = labelled("request_prompt_tokens_quantile", 0.5)
+    name = labelled("request_prompt_tokens_percentile", 0.5)
     median, mark = view.derived.get(name), view.limits["prefix_cache_off.prompt_tokens"]
     evidence = {"prefix_caching": "off", name: median, "threshold_prompt_tokens": mark}
     return _active(median is not None and median >= mark, evidence)
@@ -415,8 +421,12 @@ def _signals_missing(view: TargetView) -> Judgement:
         return _active(True, evidence)
     if not view.engines:
         if view.configured:
-            return _clear(detail="idle since its start: this vLLM exposes its engine's metrics with the first request")
-        evidence["detail"] = "a vLLM answers, without any engine metric: was it started with --disable-log-stats?"
+            return _clear(
+                detail="idle since its start: this vLLM exposes its engine's metrics with the first request"
+            )
+        evidence["detail"] = (
+            "a vLLM answers, without any engine metric: was it started with --disable-log-stats?"
+        )
         return _active(True, evidence)
     lacking = {
         f"{key.model_name}/{key.engine}: {name}": snapshot.missing[name]
@@ -427,7 +437,9 @@ def _signals_missing(view: TargetView) -> Judgement:
     return _active(bool(lacking), evidence | {"missing": lacking})
 
 
-LENGTH = Action("limit the length first: what the service really serves, not the model's maximum", "--max-model-len")
+LENGTH = Action(
+    "limit the length first: what the service really serves, not the model's maximum", "--max-model-len"
+)
 MORE_KV = Action("give the cache more memory, if the GPU has some left", "--gpu-memory-utilization")
 FEWER = Action("admit fewer requests at once: what fits is about running x full / demand", "--max-num-seqs")
 FP8 = Action(
@@ -478,7 +490,9 @@ SYMPTOMS: tuple[Symptom, ...] = (
         ),
         actions=(
             Action("send one short request: if it answers, the gauges are stale and nothing hangs"),
-            Action("collect before restarting: the log's last lines, py-spy dump of the engine process, nvidia-smi"),
+            Action(
+                "collect before restarting: the log's last lines, py-spy dump of the engine process, nvidia-smi"
+            ),
             Action("restart the server; route traffic away from it until then"),
         ),
         explains=("kv_near_full", "kv_exhausted", "kv_thrashing", "sequence_limited", "kv_usage_stuck"),
@@ -493,7 +507,9 @@ SYMPTOMS: tuple[Symptom, ...] = (
         keep_s=60,
         judge=_kv_thrashing,
         thresholds=(
-            Threshold("kv_thrashing.per_request", 0.2, "ratio", "Preemptions per finished request over 2 min."),
+            Threshold(
+                "kv_thrashing.per_request", 0.2, "ratio", "Preemptions per finished request over 2 min."
+            ),
             Threshold("kv_thrashing.preemptions", 3, "requests", "Fewer preemptions in 2 min are no storm."),
         ),
         meaning="The cache is too small for what is admitted: running requests lose their blocks and are computed"
@@ -546,11 +562,15 @@ SYMPTOMS: tuple[Symptom, ...] = (
         for_s=0,
         keep_s=60,
         judge=_sequence_limited,
-        thresholds=(Threshold("sequence_limited.share", 0.5, "ratio", "Share of 1 min in the regime.", high=1),),
+        thresholds=(
+            Threshold("sequence_limited.share", 0.5, "ratio", "Share of 1 min in the regime.", high=1),
+        ),
         meaning="As many requests run as --max-num-seqs allows; more would fit the cache.",
         causes=("--max-num-seqs is low for this load",),
         actions=(
-            Action("raise it stepwise (by half), and watch inter-token latency after each step", "--max-num-seqs"),
+            Action(
+                "raise it stepwise (by half), and watch inter-token latency after each step", "--max-num-seqs"
+            ),
             Action("if inter-token latency is at its limit already, add a replica"),
         ),
         origin="kaito-project/kaito #2216 (running stuck at 256, cache at 20 %), tuning guide part 7",
@@ -564,8 +584,12 @@ SYMPTOMS: tuple[Symptom, ...] = (
         keep_s=120,
         judge=_kv_near_full,
         thresholds=(
-            Threshold("kv_near_full.share", 0.5, "ratio", "Share of 2 min full with nothing waiting.", high=1),
-            Threshold("kv_near_full.course_from", 0.8, "ratio", "Usage from which a rise is followed.", high=1),
+            Threshold(
+                "kv_near_full.share", 0.5, "ratio", "Share of 2 min full with nothing waiting.", high=1
+            ),
+            Threshold(
+                "kv_near_full.course_from", 0.8, "ratio", "Usage from which a rise is followed.", high=1
+            ),
         ),
         meaning="Nothing is lost yet: it fits, barely. The next requests will wait or preempt.",
         causes=("the load is about to outgrow the cache",),
@@ -618,7 +642,9 @@ SYMPTOMS: tuple[Symptom, ...] = (
         judge=_prefix_cache_ineffective,
         thresholds=(
             Threshold("prefix_cache_ineffective.hit_ratio", 0.2, "ratio", "Hit ratio below this.", high=1),
-            Threshold("prefix_cache_ineffective.queried_tokens", 10_000, "tokens", "Looked up in 5 min, at least."),
+            Threshold(
+                "prefix_cache_ineffective.queried_tokens", 10_000, "tokens", "Looked up in 5 min, at least."
+            ),
             Threshold("prefix_cache_ineffective.requests", 20, "requests", "Finished in 5 min, at least."),
             Threshold("prefix_cache_ineffective.blocks", 4, "ratio", "Mean prompt, in blocks, at least."),
         ),

@@ -24,29 +24,61 @@ class Threshold:
 
 REGIME_THRESHOLDS: tuple[Threshold, ...] = (
     Threshold(
-        "regime.full_usage", 0.95, "ratio", high=1.0,
+        "regime.full_usage",
+        0.95,
+        "ratio",
+        high=1.0,
         help="KV usage from which the cache counts as full. vLLM's own dashboards turn red at 0.98; a saturated"
         " cache swings below 1.0 because each preemption frees a whole request (seen on a real 0.32).",
     ),
     Threshold(
-        "regime.short_memory", 15, "seconds", low=1,
+        "regime.short_memory",
+        15,
+        "seconds",
+        low=1,
         help="How long after it was full the cache counts as short: usage dips each time a request ends or is"
         " preempted, up to 7 s on a real saturated server.",
     ),
     Threshold(
-        "regime.demand", 1.0, "ratio", high=100,
+        "regime.demand",
+        1.0,
+        "ratio",
+        high=100,
         help="KV demand ratio from which what is admitted and waiting no longer fits the cache together.",
     ),
     Threshold(
-        "regime.plateau", 60, "seconds", low=5,
+        "regime.plateau",
+        60,
+        "seconds",
+        low=5,
         help="How far back the ceiling of running requests is looked for, where --max-num-seqs is not stated.",
     ),
     Threshold(
-        "regime.stalled_after", 30, "seconds", low=1,
+        "regime.plateau_share",
+        0.6,
+        "ratio",
+        high=1.0,
+        help="Share of samples with a queue in which running is at its highest, from which that is its ceiling.",
+    ),
+    Threshold(
+        "regime.slot_memory",
+        5,
+        "seconds",
+        help="How long after all slots were taken they still count as taken: a slot is empty for a step when a"
+        " request ends.",
+    ),
+    Threshold(
+        "regime.stalled_after",
+        30,
+        "seconds",
+        low=1,
         help="No counter and no usage moves for this long with requests in the engine: it is stalled.",
     ),
     Threshold(
-        "regime.prefill_memory", 30, "seconds", low=1,
+        "regime.prefill_memory",
+        30,
+        "seconds",
+        low=1,
         help="Prompt tokens arrive in lumps, at a request's first output; this long without one means that no"
         " prefill is seen to go on.",
     ),
@@ -54,12 +86,19 @@ REGIME_THRESHOLDS: tuple[Threshold, ...] = (
 
 DERIVED_THRESHOLDS: tuple[Threshold, ...] = (
     Threshold(
-        "hit_ratio.overrun", 1.2, "ratio", low=1, high=100,
+        "hit_ratio.overrun",
+        1.2,
+        "ratio",
+        low=1,
+        high=100,
         help="Look-ups of the prefix cache per prompt token (beyond what is in flight) from which the hit ratio"
         " is not trusted: up to vLLM 0.26 every attempt to schedule counts, so under pressure they run away.",
     ),
     Threshold(
-        "score.preemption_full", 0.1, "ratio", high=1.0,
+        "score.preemption_full",
+        0.1,
+        "ratio",
+        high=1.0,
         help="Preemptions / (preemptions + finished requests) at which the preemption part is at its full weight.",
     ),
 )

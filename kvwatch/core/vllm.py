@@ -63,52 +63,118 @@ ALIASES: tuple[Alias, ...] = (
     Alias("requests_running", "num_requests_running", "all"),
     Alias("requests_waiting", "num_requests_waiting", "all"),
     Alias("requests_waiting_by_reason", "num_requests_waiting_by_reason", "v1 0.20.0+", label="reason"),
-    Alias("requests_swapped", "num_requests_swapped", "v0 0.2.7-0.9.0, hidden from 0.8.3",
-          option="--show-hidden-metrics-for-version"),
-    Alias("cpu_kv_cache_usage_ratio", "cpu_cache_usage_perc", "v0 0.2.7-0.9.0, hidden from 0.8.3",
-          option="--show-hidden-metrics-for-version"),
-    Alias("requests_kv_fetch", "num_requests_kv_fetch_by_stage", "v1 0.32.0+", label="stage",
-          option="--kv-transfer-config"),
+    Alias(
+        "requests_swapped",
+        "num_requests_swapped",
+        "v0 0.2.7-0.9.0, hidden from 0.8.3",
+        option="--show-hidden-metrics-for-version",
+    ),
+    Alias(
+        "cpu_kv_cache_usage_ratio",
+        "cpu_cache_usage_perc",
+        "v0 0.2.7-0.9.0, hidden from 0.8.3",
+        option="--show-hidden-metrics-for-version",
+    ),
+    Alias(
+        "requests_kv_fetch",
+        "num_requests_kv_fetch_by_stage",
+        "v1 0.32.0+",
+        label="stage",
+        option="--kv-transfer-config",
+    ),
     Alias("engine_sleep_state", "engine_sleep_state", "v1 0.11.1+", label="sleep_state"),
     Alias("preemptions_total", "num_preemptions_total", "v0 0.4.3+; v1 0.8.0+"),
     Alias("prompt_tokens_total", "prompt_tokens_total", "v0 0.3.3+; v1 0.7.1+"),
     Alias("prompt_tokens_by_source_total", "prompt_tokens_by_source_total", "v1 0.16.0+", label="source"),
     Alias("prompt_tokens_recomputed_total", "prompt_tokens_recomputed_total", "v1 0.16.0-0.19.1"),
     Alias("generation_tokens_total", "generation_tokens_total", "v0 0.3.3+; v1 0.7.1+"),
-    Alias("requests_finished_total", "request_success_total", "v0 0.4.2+; v1 0.7.2+", label="finished_reason"),
+    Alias(
+        "requests_finished_total", "request_success_total", "v0 0.4.2+; v1 0.7.2+", label="finished_reason"
+    ),
     Alias("admission_rejections_total", "admission_rejections_total", "v1 0.32.0+", label="reason"),
-    Alias("corrupted_requests_total", "corrupted_requests_total", "v1 0.11.1+",
-          option="VLLM_COMPUTE_NANS_IN_LOGITS"),
+    Alias(
+        "corrupted_requests_total",
+        "corrupted_requests_total",
+        "v1 0.11.1+",
+        option="VLLM_COMPUTE_NANS_IN_LOGITS",
+    ),
     Alias("prefix_cache_queried_tokens_total", "prefix_cache_queries_total", "v1 0.9.2+"),
-    Alias("prefix_cache_queried_tokens_total", "gpu_prefix_cache_queries_total", "v1 0.9.0-0.10.2, hidden 0.11",
-          help_has="queried token"),
-    Alias("prefix_cache_queried_tokens_total", "gpu_prefix_cache_queries_total", "v1 0.7.3-0.8.5",
-          unit=Unit.BLOCKS, help_has="queried block", caveat="vLLM before 0.9.0 counts whole blocks only"),
-    Alias("prefix_cache_queried_tokens_total", "gpu_prefix_cache_queries_total", "v1, HELP lost on the way",
-          unit=Unit.UNSAID),
+    Alias(
+        "prefix_cache_queried_tokens_total",
+        "gpu_prefix_cache_queries_total",
+        "v1 0.9.0-0.10.2, hidden 0.11",
+        help_has="queried token",
+    ),
+    Alias(
+        "prefix_cache_queried_tokens_total",
+        "gpu_prefix_cache_queries_total",
+        "v1 0.7.3-0.8.5",
+        unit=Unit.BLOCKS,
+        help_has="queried block",
+        caveat="vLLM before 0.9.0 counts whole blocks only",
+    ),
+    Alias(
+        "prefix_cache_queried_tokens_total",
+        "gpu_prefix_cache_queries_total",
+        "v1, HELP lost on the way",
+        unit=Unit.UNSAID,
+    ),
     Alias("prefix_cache_hit_tokens_total", "prefix_cache_hits_total", "v1 0.9.2+"),
-    Alias("prefix_cache_hit_tokens_total", "gpu_prefix_cache_hits_total", "v1 0.9.0-0.10.2, hidden 0.11",
-          help_has="cached token"),
-    Alias("prefix_cache_hit_tokens_total", "gpu_prefix_cache_hits_total", "v1 0.7.3-0.8.5",
-          unit=Unit.BLOCKS, help_has="cached block", caveat="vLLM before 0.9.0 counts whole blocks only"),
-    Alias("prefix_cache_hit_tokens_total", "gpu_prefix_cache_hits_total", "v1, HELP lost on the way",
-          unit=Unit.UNSAID),
+    Alias(
+        "prefix_cache_hit_tokens_total",
+        "gpu_prefix_cache_hits_total",
+        "v1 0.9.0-0.10.2, hidden 0.11",
+        help_has="cached token",
+    ),
+    Alias(
+        "prefix_cache_hit_tokens_total",
+        "gpu_prefix_cache_hits_total",
+        "v1 0.7.3-0.8.5",
+        unit=Unit.BLOCKS,
+        help_has="cached block",
+        caveat="vLLM before 0.9.0 counts whole blocks only",
+    ),
+    Alias(
+        "prefix_cache_hit_tokens_total",
+        "gpu_prefix_cache_hits_total",
+        "v1, HELP lost on the way",
+        unit=Unit.UNSAID,
+    ),
     Alias("external_prefix_cache_queried_tokens_total", "external_prefix_cache_queries_total", "v1 0.11.1+"),
     Alias("external_prefix_cache_hit_tokens_total", "external_prefix_cache_hits_total", "v1 0.11.1+"),
-    Alias("prefix_cache_hit_tokens_by_tier_total", "prompt_tokens_cached_by_source_total", "v1 0.32.0+",
-          label="source"),
-    Alias("prefix_cache_lifetime_hit_ratio", "gpu_prefix_cache_hit_rate", "v0 0.5.5-0.9.0, hidden from 0.8.3",
-          option="--show-hidden-metrics-for-version"),
+    Alias(
+        "prefix_cache_hit_tokens_by_tier_total",
+        "prompt_tokens_cached_by_source_total",
+        "v1 0.32.0+",
+        label="source",
+    ),
+    Alias(
+        "prefix_cache_lifetime_hit_ratio",
+        "gpu_prefix_cache_hit_rate",
+        "v0 0.5.5-0.9.0, hidden from 0.8.3",
+        option="--show-hidden-metrics-for-version",
+    ),
     Alias("multimodal_cache_queried_items_total", "mm_cache_queries_total", "v1 0.11.1+"),
     Alias("multimodal_cache_hit_items_total", "mm_cache_hits_total", "v1 0.11.1+"),
-    Alias("spec_decode_draft_tokens_total", "spec_decode_num_draft_tokens_total", "v0 0.5.3-0.9.2; v1 0.8.3+",
-          option="--speculative-config"),
-    Alias("spec_decode_accepted_tokens_total", "spec_decode_num_accepted_tokens_total",
-          "v0 0.5.3-0.9.2; v1 0.8.3+", option="--speculative-config"),
+    Alias(
+        "spec_decode_draft_tokens_total",
+        "spec_decode_num_draft_tokens_total",
+        "v0 0.5.3-0.9.2; v1 0.8.3+",
+        option="--speculative-config",
+    ),
+    Alias(
+        "spec_decode_accepted_tokens_total",
+        "spec_decode_num_accepted_tokens_total",
+        "v0 0.5.3-0.9.2; v1 0.8.3+",
+        option="--speculative-config",
+    ),
     Alias("time_to_first_token_seconds", "time_to_first_token_seconds", "v0 0.3.3+; v1 0.7.1+"),
     Alias("inter_token_latency_seconds", "inter_token_latency_seconds", "0.10.2+"),
-    Alias("inter_token_latency_seconds", "time_per_output_token_seconds",
-          "v0 0.3.3-0.10.2; v1 0.7.1-0.11.2, hidden to 0.14"),
+    Alias(
+        "inter_token_latency_seconds",
+        "time_per_output_token_seconds",
+        "v0 0.3.3-0.10.2; v1 0.7.1-0.11.2, hidden to 0.14",
+    ),
     Alias("e2e_request_latency_seconds", "e2e_request_latency_seconds", "v0 0.3.3+; v1 0.7.3+"),
     Alias("request_queue_time_seconds", "request_queue_time_seconds", "v0 0.6.4+; v1 0.7.3+"),
     Alias("request_queue_time_seconds", "time_in_queue_requests", "v0 0.6.4-0.9.0, hidden from 0.8.3"),
@@ -123,51 +189,7 @@ ALIASES: tuple[Alias, ...] = (
 
 #: Families of vLLM that kvwatch knows and does not read, so that an unknown one is news.
 NOT_READ: frozenset[str] = frozenset(
-    """
-    avg_generation_throughput_toks_per_s avg_prompt_throughput_toks_per_s cpu_prefix_cache_hit_rate
-    diffusion_num_canvas_positions_total diffusion_num_committed_tokens_total diffusion_num_denoising_steps_total
-    estimated_flops_per_gpu_total estimated_read_bytes_per_gpu_total estimated_write_bytes_per_gpu_total
-    hf3fs_load_duration_seconds hf3fs_num_failed_load_total hf3fs_num_failed_save_total
-    hf3fs_save_duration_seconds hisparse_cache_hits_total hisparse_cache_misses_total
-    hisparse_host_block_idle_before_evict_seconds hisparse_host_block_lifetime_seconds
-    hisparse_host_block_reuse_gap_seconds hisparse_host_cache_usage_perc hisparse_host_to_device_bytes_total
-    hisparse_pending_page_transfers kv_block_idle_before_evict_seconds kv_block_lifetime_seconds
-    kv_block_reuse_gap_seconds kv_offload_allocation_failure_total kv_offload_config_info
-    kv_offload_cpu_allocation_size kv_offload_cpu_cache_read_usage_perc kv_offload_cpu_cache_usage_perc
-    kv_offload_cpu_cache_write_usage_perc kv_offload_load_bytes_total kv_offload_load_size
-    kv_offload_load_time_total kv_offload_lookup_async_delay_seconds kv_offload_lookup_sync_delay_seconds
-    kv_offload_size kv_offload_store_bytes_total kv_offload_store_size kv_offload_store_time_total
-    kv_offload_stores_skipped_total kv_offload_tiering_active_cascade_jobs
-    kv_offload_tiering_active_promotion_jobs kv_offload_tiering_backpressure_blocks_dropped_total
-    kv_offload_tiering_backpressure_store_latency_ema kv_offload_tiering_backpressure_stores_dropped_total
-    kv_offload_tiering_cascade_job_failures_total kv_offload_tiering_chunk_hits_total
-    kv_offload_tiering_chunk_queries_total kv_offload_tiering_lookup_async_delay_seconds
-    kv_offload_tiering_lookup_sync_delay_seconds kv_offload_tiering_primary_read_usage_perc
-    kv_offload_tiering_primary_write_usage_perc kv_offload_tiering_promotion_allocation_failures_total
-    kv_offload_tiering_promotion_job_failures_total kv_offload_tiering_promotion_latency_seconds
-    kv_offload_tiering_read_bytes_total kv_offload_tiering_read_time_total kv_offload_tiering_write_bytes_total
-    kv_offload_tiering_write_time_total kv_offload_total_bytes_total kv_offload_total_time_total
-    kvcr_duration_seconds kvcr_state kvcr_transfer_blocks_total kvcr_transfer_bytes_total lora_requests_info
-    model_execute_time_milliseconds model_forward_time_milliseconds mooncake_bytes_transferred
-    mooncake_num_descriptors mooncake_num_failed_recvs_total mooncake_num_failed_transfers_total
-    mooncake_num_kv_expired_reqs_total mooncake_store_operation_bytes_total
-    mooncake_store_operation_failed_keys_total mooncake_store_operation_keys_total
-    mooncake_store_operation_time_seconds mooncake_store_operation_total mooncake_xfer_time_seconds
-    nixl_bytes_transferred nixl_num_descriptors nixl_num_failed_notifications_total
-    nixl_num_failed_transfers_total nixl_num_kv_expired_reqs_total nixl_num_notifications_after_expiry_total
-    nixl_post_time_seconds nixl_xfer_time_seconds prompt_tokens_cached_total request_inference_time_seconds
-    request_max_num_generation_tokens request_num_preemptions request_params_best_of request_params_max_tokens
-    request_params_n request_prefill_kv_computed_tokens request_time_per_output_token_seconds
-    rl_weight_update_operation_duration_seconds rl_weight_update_operations_in_flight
-    simple_kv_offload_info simple_kv_offload_load_blocks_total simple_kv_offload_pending_store_blocks
-    simple_kv_offload_save_outcomes_total simple_kv_offload_used_blocks sleep_mode_operation_duration_seconds
-    sleep_mode_operations_in_flight spec_decode_draft_acceptance_rate spec_decode_efficiency
-    spec_decode_num_accepted_tokens_per_pos_total spec_decode_num_drafts_total
-    spec_decode_num_emitted_tokens_total tokens_total tool_call_parser_invocations_total
-    umbp_transfer_bytes_total umbp_transfer_completed_total umbp_transfer_failed_total
-    umbp_transfer_submitted_total watermark_requests_total websocket_connection_duration_seconds
-    websocket_connections_active websocket_connections_total
-    """.split()
+    ["avg_generation_throughput_toks_per_s", "avg_prompt_throughput_toks_per_s", "cpu_prefix_cache_hit_rate", "diffusion_num_canvas_positions_total", "diffusion_num_committed_tokens_total", "diffusion_num_denoising_steps_total", "estimated_flops_per_gpu_total", "estimated_read_bytes_per_gpu_total", "estimated_write_bytes_per_gpu_total", "hf3fs_load_duration_seconds", "hf3fs_num_failed_load_total", "hf3fs_num_failed_save_total", "hf3fs_save_duration_seconds", "hisparse_cache_hits_total", "hisparse_cache_misses_total", "hisparse_host_block_idle_before_evict_seconds", "hisparse_host_block_lifetime_seconds", "hisparse_host_block_reuse_gap_seconds", "hisparse_host_cache_usage_perc", "hisparse_host_to_device_bytes_total", "hisparse_pending_page_transfers", "kv_block_idle_before_evict_seconds", "kv_block_lifetime_seconds", "kv_block_reuse_gap_seconds", "kv_offload_allocation_failure_total", "kv_offload_config_info", "kv_offload_cpu_allocation_size", "kv_offload_cpu_cache_read_usage_perc", "kv_offload_cpu_cache_usage_perc", "kv_offload_cpu_cache_write_usage_perc", "kv_offload_load_bytes_total", "kv_offload_load_size", "kv_offload_load_time_total", "kv_offload_lookup_async_delay_seconds", "kv_offload_lookup_sync_delay_seconds", "kv_offload_size", "kv_offload_store_bytes_total", "kv_offload_store_size", "kv_offload_store_time_total", "kv_offload_stores_skipped_total", "kv_offload_tiering_active_cascade_jobs", "kv_offload_tiering_active_promotion_jobs", "kv_offload_tiering_backpressure_blocks_dropped_total", "kv_offload_tiering_backpressure_store_latency_ema", "kv_offload_tiering_backpressure_stores_dropped_total", "kv_offload_tiering_cascade_job_failures_total", "kv_offload_tiering_chunk_hits_total", "kv_offload_tiering_chunk_queries_total", "kv_offload_tiering_lookup_async_delay_seconds", "kv_offload_tiering_lookup_sync_delay_seconds", "kv_offload_tiering_primary_read_usage_perc", "kv_offload_tiering_primary_write_usage_perc", "kv_offload_tiering_promotion_allocation_failures_total", "kv_offload_tiering_promotion_job_failures_total", "kv_offload_tiering_promotion_latency_seconds", "kv_offload_tiering_read_bytes_total", "kv_offload_tiering_read_time_total", "kv_offload_tiering_write_bytes_total", "kv_offload_tiering_write_time_total", "kv_offload_total_bytes_total", "kv_offload_total_time_total", "kvcr_duration_seconds", "kvcr_state", "kvcr_transfer_blocks_total", "kvcr_transfer_bytes_total", "lora_requests_info", "model_execute_time_milliseconds", "model_forward_time_milliseconds", "mooncake_bytes_transferred", "mooncake_num_descriptors", "mooncake_num_failed_recvs_total", "mooncake_num_failed_transfers_total", "mooncake_num_kv_expired_reqs_total", "mooncake_store_operation_bytes_total", "mooncake_store_operation_failed_keys_total", "mooncake_store_operation_keys_total", "mooncake_store_operation_time_seconds", "mooncake_store_operation_total", "mooncake_xfer_time_seconds", "nixl_bytes_transferred", "nixl_num_descriptors", "nixl_num_failed_notifications_total", "nixl_num_failed_transfers_total", "nixl_num_kv_expired_reqs_total", "nixl_num_notifications_after_expiry_total", "nixl_post_time_seconds", "nixl_xfer_time_seconds", "prompt_tokens_cached_total", "request_inference_time_seconds", "request_max_num_generation_tokens", "request_num_preemptions", "request_params_best_of", "request_params_max_tokens", "request_params_n", "request_prefill_kv_computed_tokens", "request_time_per_output_token_seconds", "rl_weight_update_operation_duration_seconds", "rl_weight_update_operations_in_flight", "simple_kv_offload_info", "simple_kv_offload_load_blocks_total", "simple_kv_offload_pending_store_blocks", "simple_kv_offload_save_outcomes_total", "simple_kv_offload_used_blocks", "sleep_mode_operation_duration_seconds", "sleep_mode_operations_in_flight", "spec_decode_draft_acceptance_rate", "spec_decode_efficiency", "spec_decode_num_accepted_tokens_per_pos_total", "spec_decode_num_drafts_total", "spec_decode_num_emitted_tokens_total", "tokens_total", "tool_call_parser_invocations_total", "umbp_transfer_bytes_total", "umbp_transfer_completed_total", "umbp_transfer_failed_total", "umbp_transfer_submitted_total", "watermark_requests_total", "websocket_connection_duration_seconds", "websocket_connections_active", "websocket_connections_total"]
 )
 
 #: Names whose presence tells what a running vLLM can do or how it counts; read for nothing else.

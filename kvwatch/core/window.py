@@ -9,8 +9,9 @@ Theory of operation
     what the counters did in it belongs to any window: the climbs and the covered time stand still across it.
     A rate is an increase over covered time, so there is no rate across a gap.
 
-    **Time.** A `Sample` holds until the next one, and its weight is how long it held. Shares of time and
-    time-weighted quantiles are over those weights; the newest sample weighs nothing yet.
+    **Time.** Between two samples half of the time belongs to each: the weight of a `Sample` is half of the time
+    to its neighbours. A late poll then favours neither side. Shares of time and time-weighted quantiles are
+    over those weights.
 
     **History** is an immutable sequence in chunks: appending shares all but the last chunk, so each State
     keeps its own history at the price of a few pointers.
@@ -146,7 +147,9 @@ class Ladders(NamedTuple):
     by_signal: Mapping[str, Histogram]
 
 
-def climb_ladder(before: Histogram | None, climbed: Histogram | None, now: Histogram, *, gap: bool) -> Histogram:
+def climb_ladder(
+    before: Histogram | None, climbed: Histogram | None, now: Histogram, *, gap: bool
+) -> Histogram:
     """The climb of a histogram: `climbed` plus what `now` has more than `before`.
 
     Bounds that changed, as after a restart with other settings, start a new climb.
@@ -180,7 +183,9 @@ def quantile(increase: Histogram, q: float) -> Quantile | None:
     if rank > increase.counts[-1]:
         return Quantile(increase.bounds[-1], at_least=True)
     i = next(i for i, count in enumerate(increase.counts) if count >= rank)
-    low, below = (increase.bounds[i - 1], increase.counts[i - 1]) if i else (min(0.0, increase.bounds[0]), 0.0)
+    low, below = (
+        (increase.bounds[i - 1], increase.counts[i - 1]) if i else (min(0.0, increase.bounds[0]), 0.0)
+    )
     inside = increase.counts[i] - below
     if inside <= 0:
         return Quantile(low)
@@ -234,15 +239,16 @@ def covered(rows: Sequence[Sample]) -> float:
 
 
 def weights(rows: Sequence[Sample], start: float) -> list[tuple[Sample, float]]:
-    """Each row with the seconds it held within the window that begins at `start`."""
-    found = []
-    for row, after in zip(rows, rows[1:], strict=False):
-        held = after.covered - row.covered
-        if row.t < start:
-            held = min(held, max(after.t - start, 0.0))
-        if held > 0:
-            found.append((row, held))
-    return found
+    """Each row with the seconds it stands for, within the window that begins at `start`.
+
+    Between two samples nobody looked: half of the time goes to each.
+    """
+    seconds = [0.0] * len(rows)
+    for i, (row, after) in enumerate(zip(rows, rows[1:], strict=False)):
+        watched = min(after.covered - row.covered, max(after.t - start, 0.0))
+        seconds[i] += min(watched / 2, max(watched - (after.covered - row.covered) / 2, 0.0))
+        seconds[i + 1] += min(watched, (after.covered - row.covered) / 2)
+    return [(row, held) for row, held in zip(rows, seconds, strict=True) if held > 0]
 
 
 def seconds_where(held: Sequence[tuple[Sample, float]], true: Callable[[Sample], bool]) -> float:
