@@ -20,17 +20,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import isnan
 
 from kvwatch.core.outcome import Failure
 
 #: Prometheus refuses none of these by default; a page beyond them is broken or hostile.
 MAX_SAMPLES = 200_000
-MAX_SERIES_BYTES = 1 << 20
-MAX_LABEL_VALUE = 4096
-_MEMO_LIMIT = 50_000
+MAX_LABEL_VALUE = 1 << 20
+_MEMO_BYTES = 16 << 20
+_SKIP_LIMIT = 4096
 
 
-class BadExposition(ValueError):
+class BadExposition(ValueError):  # noqa: N818  # says what it is
     """The bytes are not a page that can be read; `kind` says which way, the text says where."""
 
     def __init__(self, kind: Failure, detail: str) -> None:
@@ -44,6 +45,8 @@ class Series:
 
     name: str
     labels: tuple[tuple[str, str], ...]
+    family: str
+    """The name without its suffix, as far as that can be told without a TYPE line."""
 
     def label(self, name: str) -> str | None:
         for key, value in self.labels:
@@ -69,34 +72,55 @@ class Exposition:
 
 
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:.]*")
+_QUOTED_NAME = re.compile(rb'\{\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*(?:,|(?=\}))', re.DOTALL)
 _LABEL = re.compile(
-    rb'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(,|(?=\}))', re.DOTALL
+    rb'\s*("?)([a-zA-Z_][^"=\s]*)\1\s*=\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*(?:,|(?=\}))', re.DOTALL
 )
 _VALUE = re.compile(
-    rb"[ \t]+([+-]?(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|inf|infinity|nan))"
-    rb"(?:[ \t]+[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)?[ \t]*(?:#.*)?$",
+    rb"\s+([+-]?(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|inf|infinity|nan))"
+    rb"(?:\s+[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)?\s*(?:#.*)?$",
     re.IGNORECASE | re.DOTALL,
 )
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _FAMILY_SUFFIX = re.compile(r"_(?:bucket|sum|count|total|created|info)$")
-_UNWANTED = object()
 _HELP = b"# HELP "
+
+#: Name and labels of a series, and where in its line they end.
+_Parsed = tuple[str, tuple[tuple[str, str], ...], int]
 
 
 def _unescape(match: re.Match[str]) -> str:
     return {"n": "\n", "\\": "\\", '"': '"'}.get(match.group(1), match.group(0))
 
 
+@dataclass(slots=True)
+class _Read:
+    """What was read of a page so far."""
+
+    series: list[Series] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    families: list[str] = field(default_factory=list)
+    helps: dict[str, str] = field(default_factory=dict)
+    junk: list[bytes] = field(default_factory=list)
+
+
 class Reader:
     """Reads pages of one kind of server; remembers its series, which hardly change.
 
-    `wanted` says whether a sample of that name is wanted. The memory is a cache of a pure function: two
-    readers give the same result for the same bytes, whatever they read before.
+    `wanted` says whether a sample of that name is wanted, `begins` whether any wanted name begins with a text;
+    without it no family is stepped over whole. The memory is a cache of a pure function: two readers give the
+    same result for the same bytes, whatever they read before.
     """
 
-    def __init__(self, wanted: Callable[[str], bool]) -> None:
+    def __init__(
+        self, wanted: Callable[[str], bool], begins: Callable[[str], bool] = lambda _text: True
+    ) -> None:
         self._wanted = wanted
-        self._memo: dict[bytes, object] = {}
+        self._begins = begins
+        self._memo: dict[bytes, Series | str] = {}
+        """By the bytes before the value: a wanted series, or the family of an unwanted one."""
+        self._interned: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}
+        self._held = 0
         self._skip: dict[bytes, bool] = {}
 
     def read(self, body: bytes, *, openmetrics: bool = False) -> Exposition:
@@ -109,73 +133,65 @@ class Reader:
             raise BadExposition(Failure.EMPTY, "the answer is 200 and empty")
         if b"\r" in body:
             body = body.replace(b"\r\n", b"\n")
-        series: list[Series] = []
-        values: list[float] = []
-        families: list[str] = []
-        helps: dict[str, str] = {}
-        junk: list[bytes] = []
-        memo = self._memo
+        found = _Read()
         for block in _blocks(body):
-            if block.startswith(_HELP):
-                if self._passes_over(block, families):
-                    continue
-            for line in block.split(b"\n"):
-                key, _, number = line.rpartition(b" ")
-                known = memo.get(key)
-                if known is None:
-                    self._slow(line, series, values, helps, families, junk)
-                elif known is not _UNWANTED:
-                    try:
-                        value = float(number)
-                        if b"_" in number:
-                            raise ValueError
-                    except ValueError:
-                        junk.append(line)
-                    else:
-                        series.append(known)  # type: ignore[arg-type]
-                        values.append(value)
-            if len(series) > MAX_SAMPLES:
-                raise BadExposition(Failure.TOO_LARGE, f"more than {MAX_SAMPLES} samples")
-        return self._checked(body, openmetrics, series, values, helps, families, junk)
+            if not (block.startswith(_HELP) and self._passes_over(block, found.families)):
+                self._lines(block, found)
+                if len(found.series) > MAX_SAMPLES:
+                    raise BadExposition(Failure.TOO_LARGE, f"more than {MAX_SAMPLES} samples")
+        found.families += dict.fromkeys([one.family for one in found.series])
+        self._check(body, openmetrics, found)
+        series, values, conflicts = found.series, found.values, frozenset[Series]()
+        if len(set(series)) != len(series):
+            series, values, conflicts = _once(series, values)
+        return Exposition(series, values, found.helps, tuple(dict.fromkeys(found.families)), conflicts)
 
-    def _checked(
-        self,
-        body: bytes,
-        openmetrics: bool,
-        series: list[Series],
-        values: list[float],
-        helps: dict[str, str],
-        families: list[str],
-        junk: list[bytes],
-    ) -> Exposition:
-        if not series and not any(self._wanted(f) for f in families):
+    def _lines(self, block: bytes, found: _Read) -> None:
+        memo, series, values = self._memo, found.series, found.values
+        for line in block.split(b"\n"):
+            key, _, number = line.rpartition(b" ")
+            known = memo.get(key)
+            if known is None:
+                self._slow(line, found)
+            elif known.__class__ is Series:
+                try:
+                    value = float(number)
+                except ValueError:
+                    self._slow(line, found)  # a timestamp behind a tab, or junk
+                    continue
+                if b"_" in number:  # Python reads 1_000
+                    found.junk.append(line)
+                    continue
+                series.append(known)  # type: ignore[arg-type]  # faster than isinstance
+                values.append(value)
+            else:
+                found.families.append(known)  # type: ignore[arg-type]
+
+    def _check(self, body: bytes, openmetrics: bool, found: _Read) -> None:
+        """Raises what is wrong with a page as a whole."""
+        if not found.series and not any(self._wanted(family) for family in found.families):
             what = "an HTML page" if body.lstrip()[:1] == b"<" else "no metric of vLLM in it"
             raise BadExposition(Failure.NOT_VLLM, f"the answer is 200 with {what}")
-        if junk:
-            shown = junk[0][:120].decode("utf-8", "backslashreplace")
-            raise BadExposition(
-                Failure.MALFORMED, f"line {_line_number(body, junk[0])} can't be read: {shown!r}"
-            )
-        if not body.endswith(b"\n") and not body.endswith(b"# EOF"):
+        if found.junk:
+            shown = found.junk[0][:120].decode("utf-8", "backslashreplace")
+            where = _line_number(body, found.junk[0])
+            raise BadExposition(Failure.MALFORMED, f"line {where} can't be read: {shown!r}")
+        if not body.endswith((b"\n", b"# EOF")):
             raise BadExposition(Failure.MALFORMED, "the page ends in the middle of a line: it was cut short")
         if openmetrics and not body.rstrip().endswith(b"# EOF"):
             raise BadExposition(Failure.MALFORMED, "the OpenMetrics page has no '# EOF': it was cut short")
-        conflicts: frozenset[Series] = frozenset()
-        if len(set(series)) != len(series):
-            series, values, conflicts = _once(series, values)
-        return Exposition(series, values, helps, tuple(dict.fromkeys(families)), conflicts)
 
     def _passes_over(self, block: bytes, families: list[str]) -> bool:
-        """Whether the block is one unwanted family and nothing else; notes its name."""
+        """Whether the block is one unwanted family and nothing else; notes its name.
+
+        Lines are told by how they begin, so a family whose name begins a wanted one is looked at line by line.
+        """
         end = min((i for i in (block.find(b" ", 7), block.find(b"\n", 7)) if i >= 0), default=len(block))
         name = block[7:end]
         skip = self._skip.get(name)
         if skip is None:
-            text = name.decode("utf-8", "replace")
-            skip = not any(
-                self._wanted(text + suffix) for suffix in ("", "_total", "_info", "_count", "_created")
-            )
-            if len(self._skip) < _MEMO_LIMIT:
+            skip = not self._begins(name.decode("utf-8", "replace"))
+            if len(self._skip) < _SKIP_LIMIT:
                 self._skip[name] = skip
         if not skip:
             return False
@@ -186,61 +202,54 @@ class Reader:
         families.append(name.decode("utf-8", "replace"))
         return True
 
-    def _slow(
-        self,
-        line: bytes,
-        series: list[Series],
-        values: list[float],
-        helps: dict[str, str],
-        families: list[str],
-        junk: list[bytes],
-    ) -> None:
+    def _slow(self, line: bytes, found: _Read) -> None:
         """A line not met before: a comment, a new series, one with a timestamp, or junk."""
-        stripped = line.strip(b" \t\r")
+        stripped = line.strip()
         if not stripped:
             return
         if stripped.startswith(b"#"):
-            self._comment(stripped, helps, families)
+            _comment(stripped, found)
             return
-        name = _NAME.match(stripped)
-        if name is None:
-            junk.append(line)
+        name, at = _name(stripped)
+        if not name:
+            found.junk.append(line)
             return
-        text = name.group().decode("ascii")
-        if not self._wanted(text):
-            families.append(_FAMILY_SUFFIX.sub("", text))
-            self._remember(line.rpartition(b" ")[0], _UNWANTED)
+        if not self._wanted(name):
+            family = _FAMILY_SUFFIX.sub("", name)
+            found.families.append(family)
+            self._remember(line.rpartition(b" ")[0], family)
             return
-        parsed = _series(stripped, name)
-        if parsed is None:
-            junk.append(line)
+        parsed = _series(stripped, name, at)
+        number = _VALUE.match(stripped, parsed[2]) if parsed else None
+        if parsed is None or number is None:
+            found.junk.append(line)
             return
-        labels, rest, key_end = parsed
-        number = _VALUE.match(rest)
-        if number is None:
-            junk.append(line)
-            return
-        key = stripped[:key_end]
-        known = self._memo.get(key)
-        found = known if isinstance(known, Series) else Series(text, labels)
-        self._remember(key, found)
-        families.append(_FAMILY_SUFFIX.sub("", text))
-        series.append(found)
-        values.append(float(number.group(1)))
+        identity = parsed[:2]
+        one = self._interned.get(identity)
+        if one is None:
+            one = Series(*identity, _FAMILY_SUFFIX.sub("", name))
+        self._remember(stripped[: parsed[2]], one)
+        self._interned.setdefault(identity, one)
+        found.series.append(one)
+        found.values.append(float(number.group(1)))
 
-    def _remember(self, key: bytes, what: object) -> None:
-        if len(self._memo) >= _MEMO_LIMIT:
+    def _remember(self, key: bytes, what: Series | str) -> None:
+        if self._held > _MEMO_BYTES:
             self._memo.clear()
-        if key:
+            self._interned.clear()
+            self._held = 0
+        if key and key not in self._memo:
             self._memo[key] = what
+            self._held += len(key) + 200  # what Python adds
 
-    def _comment(self, line: bytes, helps: dict[str, str], families: list[str]) -> None:
-        words = line.split(None, 3)
-        if len(words) >= 3 and words[0] == b"#" and words[1] in (b"HELP", b"TYPE"):
-            name = words[2].decode("utf-8", "replace")
-            families.append(name)
-            if words[1] == b"HELP" and len(words) == 4:
-                helps[name] = words[3].decode("utf-8", "replace")
+
+def _comment(line: bytes, found: _Read) -> None:
+    words = line.split(None, 3)
+    if len(words) >= 3 and words[0] == b"#" and words[1] in (b"HELP", b"TYPE"):
+        name = words[2].strip(b'"').decode("utf-8", "replace")
+        found.families.append(name)
+        if words[1] == b"HELP" and len(words) == 4:
+            found.helps[name] = words[3].decode("utf-8", "replace")
 
 
 def _blocks(body: bytes) -> Iterator[bytes]:
@@ -251,32 +260,49 @@ def _blocks(body: bytes) -> Iterator[bytes]:
         yield _HELP + piece
 
 
-def _series(line: bytes, name: re.Match[bytes]) -> tuple[tuple[tuple[str, str], ...], bytes, int] | None:
-    """Labels, what follows them, and where the series ends; None if the labels can't be read."""
-    if line[name.end() : name.end() + 1] != b"{":
-        return (), line[name.end() :], name.end()
-    at = name.end() + 1
+def _name(line: bytes) -> tuple[str, int]:
+    """The name of a sample, and where its labels (or its value) begin; empty if there is none.
+
+    A name with characters of UTF-8 is quoted, inside the braces: ``{"a.b",label="x"} 1``.
+    """
+    plain = _NAME.match(line)
+    if plain is not None:
+        return plain.group().decode("ascii"), plain.end()
+    quoted = _QUOTED_NAME.match(line)
+    if quoted is not None:
+        return _ESCAPE.sub(_unescape, quoted.group(1).decode("utf-8", "replace")), quoted.end()
+    return "", 0
+
+
+def _series(line: bytes, name: str, at: int) -> _Parsed | None:
+    """Name, sorted labels, and where the value begins; None if the labels can't be read."""
+    if line[:1] != b"{":
+        rest = line[at:].lstrip()
+        if not rest.startswith(b"{"):
+            return name, (), at
+        at = len(line) - len(rest) + 1
     labels = []
     while line[at : at + 1] != b"}":
         label = _LABEL.match(line, at)
         if label is None:
-            if line[at:].lstrip(b" \t").startswith(b"}"):
+            if line[at:].lstrip().startswith(b"}"):
                 at = line.index(b"}", at)
                 break
             return None
         try:
-            value = label.group(2).decode("utf-8")
+            value = label.group(3).decode("utf-8")
+            key = label.group(2).decode("utf-8")
         except UnicodeDecodeError:
             return None
-        if len(value) > MAX_SERIES_BYTES:
+        if len(value) > MAX_LABEL_VALUE:
             raise BadExposition(Failure.TOO_LARGE, f"a label value of {len(value)} characters")
         if "\\" in value:
             value = _ESCAPE.sub(_unescape, value)
-        labels.append((label.group(1).decode("ascii"), value))
+        labels.append((key, value))
         at = label.end()
     if len({key for key, _ in labels}) != len(labels):
         return None
-    return tuple(sorted(labels)), line[at + 1 :], at + 1
+    return name, tuple(sorted(labels)), at + 1
 
 
 def _once(series: list[Series], values: list[float]) -> tuple[list[Series], list[float], frozenset[Series]]:
@@ -284,9 +310,9 @@ def _once(series: list[Series], values: list[float]) -> tuple[list[Series], list
     seen: dict[Series, float] = {}
     conflicts = set()
     for one, value in zip(series, values, strict=True):
-        if one in seen and seen[one] != value and not (seen[one] != seen[one] and value != value):
+        first = seen.setdefault(one, value)
+        if first != value and not (isnan(first) and isnan(value)):
             conflicts.add(one)
-        seen.setdefault(one, value)
     return list(seen), list(seen.values()), frozenset(conflicts)
 
 

@@ -168,7 +168,7 @@ class Interpreter:
     def __init__(self, vocabulary: Vocabulary, target: str) -> None:
         self.vocabulary = vocabulary
         self.target = target
-        self._reader = Reader(lambda name: vocabulary.role(name) is not None)
+        self._reader = Reader(lambda name: vocabulary.role(name) is not None, vocabulary.begins)
         self._plans: list[_Plan] = []
         self._absent: dict[str, str] = {}
 

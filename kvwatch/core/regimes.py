@@ -87,9 +87,9 @@ def regime_of(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float]
         return Regime.FULL if at.usage >= limits["regime.full_usage"] else Regime.FLOWING
     if at.deferred > at.waiting / 2:
         return Regime.DEFERRED
-    if _waits_for_cache(at, recent, limits, now):
+    if _waits_for_cache(at, at.usage, recent, limits, now):
         return Regime.KV_LIMITED
-    if _at_ceiling(at, recent, limits, now):
+    if _at_ceiling(at.running, at.ceiling, recent, limits, now):
         return Regime.SEQUENCE_LIMITED
     if at.since_prompt is not None and at.since_prompt <= limits["regime.prefill_memory"]:
         return Regime.PREFILL_LIMITED
@@ -101,14 +101,15 @@ def _stalled(at: Instant, limits: Mapping[str, float]) -> bool:
     return at.since_progress is not None and at.since_progress >= after and at.busy_for >= after
 
 
-def _waits_for_cache(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float], now: float) -> bool:
-    assert at.usage is not None
-    no_room = at.long_prompt is not None and 1 - at.usage < at.long_prompt
+def _waits_for_cache(
+    at: Instant, usage: float, recent: Sequence[Sample], limits: Mapping[str, float], now: float
+) -> bool:
+    no_room = at.long_prompt is not None and 1 - usage < at.long_prompt
     if no_room and (at.since_prompt is None or at.since_prompt >= limits["regime.short_memory"]):
         return True  # what is free holds less than a long prompt, and nothing is admitted
     if at.demand is None or at.demand < limits["regime.demand"]:
         return False
-    return cache_short(at.usage, recent, limits, now)
+    return cache_short(usage, recent, limits, now)
 
 
 def cache_short(usage: float, recent: Sequence[Sample], limits: Mapping[str, float], now: float) -> bool:
@@ -124,19 +125,24 @@ def cache_short(usage: float, recent: Sequence[Sample], limits: Mapping[str, flo
     return False
 
 
-def _at_ceiling(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float], now: float) -> bool:
+def _at_ceiling(
+    now_running: float,
+    ceiling: float | None,
+    recent: Sequence[Sample],
+    limits: Mapping[str, float],
+    now: float,
+) -> bool:
     """Running sits at --max-num-seqs, or, where that is not stated, on a plateau while requests wait.
 
     A slot is empty for a moment whenever a request ends (with four slots a quarter of real samples shows
     three), so it counts as sitting there if it was there within the last `regime.slot_memory` seconds. A
     plateau: in most samples with a queue, running was as high as it ever was in the window (within 2 %).
     """
-    assert at.running is not None
     start = now - limits["regime.slot_memory"]
-    lately = [at.running, *(row.running for row in recent if row.t >= start and row.waiting and row.running)]
-    if at.ceiling is not None:
-        return max(lately) >= _near(at.ceiling)
-    top = max([at.running, *(row.running for row in recent if row.running is not None)])
+    lately = [now_running, *(row.running for row in recent if row.t >= start and row.waiting and row.running)]
+    if ceiling is not None:
+        return max(lately) >= _near(ceiling)
+    top = max([now_running, *(row.running for row in recent if row.running is not None)])
     queued = [row.running for row in recent if row.running is not None and row.waiting]
     if top <= 0 or len(queued) < _ENOUGH_QUEUED or max(lately) < _near(top):
         return False

@@ -189,7 +189,128 @@ ALIASES: tuple[Alias, ...] = (
 
 #: Families of vLLM that kvwatch knows and does not read, so that an unknown one is news.
 NOT_READ: frozenset[str] = frozenset(
-    ["avg_generation_throughput_toks_per_s", "avg_prompt_throughput_toks_per_s", "cpu_prefix_cache_hit_rate", "diffusion_num_canvas_positions_total", "diffusion_num_committed_tokens_total", "diffusion_num_denoising_steps_total", "estimated_flops_per_gpu_total", "estimated_read_bytes_per_gpu_total", "estimated_write_bytes_per_gpu_total", "hf3fs_load_duration_seconds", "hf3fs_num_failed_load_total", "hf3fs_num_failed_save_total", "hf3fs_save_duration_seconds", "hisparse_cache_hits_total", "hisparse_cache_misses_total", "hisparse_host_block_idle_before_evict_seconds", "hisparse_host_block_lifetime_seconds", "hisparse_host_block_reuse_gap_seconds", "hisparse_host_cache_usage_perc", "hisparse_host_to_device_bytes_total", "hisparse_pending_page_transfers", "kv_block_idle_before_evict_seconds", "kv_block_lifetime_seconds", "kv_block_reuse_gap_seconds", "kv_offload_allocation_failure_total", "kv_offload_config_info", "kv_offload_cpu_allocation_size", "kv_offload_cpu_cache_read_usage_perc", "kv_offload_cpu_cache_usage_perc", "kv_offload_cpu_cache_write_usage_perc", "kv_offload_load_bytes_total", "kv_offload_load_size", "kv_offload_load_time_total", "kv_offload_lookup_async_delay_seconds", "kv_offload_lookup_sync_delay_seconds", "kv_offload_size", "kv_offload_store_bytes_total", "kv_offload_store_size", "kv_offload_store_time_total", "kv_offload_stores_skipped_total", "kv_offload_tiering_active_cascade_jobs", "kv_offload_tiering_active_promotion_jobs", "kv_offload_tiering_backpressure_blocks_dropped_total", "kv_offload_tiering_backpressure_store_latency_ema", "kv_offload_tiering_backpressure_stores_dropped_total", "kv_offload_tiering_cascade_job_failures_total", "kv_offload_tiering_chunk_hits_total", "kv_offload_tiering_chunk_queries_total", "kv_offload_tiering_lookup_async_delay_seconds", "kv_offload_tiering_lookup_sync_delay_seconds", "kv_offload_tiering_primary_read_usage_perc", "kv_offload_tiering_primary_write_usage_perc", "kv_offload_tiering_promotion_allocation_failures_total", "kv_offload_tiering_promotion_job_failures_total", "kv_offload_tiering_promotion_latency_seconds", "kv_offload_tiering_read_bytes_total", "kv_offload_tiering_read_time_total", "kv_offload_tiering_write_bytes_total", "kv_offload_tiering_write_time_total", "kv_offload_total_bytes_total", "kv_offload_total_time_total", "kvcr_duration_seconds", "kvcr_state", "kvcr_transfer_blocks_total", "kvcr_transfer_bytes_total", "lora_requests_info", "model_execute_time_milliseconds", "model_forward_time_milliseconds", "mooncake_bytes_transferred", "mooncake_num_descriptors", "mooncake_num_failed_recvs_total", "mooncake_num_failed_transfers_total", "mooncake_num_kv_expired_reqs_total", "mooncake_store_operation_bytes_total", "mooncake_store_operation_failed_keys_total", "mooncake_store_operation_keys_total", "mooncake_store_operation_time_seconds", "mooncake_store_operation_total", "mooncake_xfer_time_seconds", "nixl_bytes_transferred", "nixl_num_descriptors", "nixl_num_failed_notifications_total", "nixl_num_failed_transfers_total", "nixl_num_kv_expired_reqs_total", "nixl_num_notifications_after_expiry_total", "nixl_post_time_seconds", "nixl_xfer_time_seconds", "prompt_tokens_cached_total", "request_inference_time_seconds", "request_max_num_generation_tokens", "request_num_preemptions", "request_params_best_of", "request_params_max_tokens", "request_params_n", "request_prefill_kv_computed_tokens", "request_time_per_output_token_seconds", "rl_weight_update_operation_duration_seconds", "rl_weight_update_operations_in_flight", "simple_kv_offload_info", "simple_kv_offload_load_blocks_total", "simple_kv_offload_pending_store_blocks", "simple_kv_offload_save_outcomes_total", "simple_kv_offload_used_blocks", "sleep_mode_operation_duration_seconds", "sleep_mode_operations_in_flight", "spec_decode_draft_acceptance_rate", "spec_decode_efficiency", "spec_decode_num_accepted_tokens_per_pos_total", "spec_decode_num_drafts_total", "spec_decode_num_emitted_tokens_total", "tokens_total", "tool_call_parser_invocations_total", "umbp_transfer_bytes_total", "umbp_transfer_completed_total", "umbp_transfer_failed_total", "umbp_transfer_submitted_total", "watermark_requests_total", "websocket_connection_duration_seconds", "websocket_connections_active", "websocket_connections_total"]
+    [
+        "avg_generation_throughput_toks_per_s",
+        "avg_prompt_throughput_toks_per_s",
+        "cpu_prefix_cache_hit_rate",
+        "diffusion_num_canvas_positions_total",
+        "diffusion_num_committed_tokens_total",
+        "diffusion_num_denoising_steps_total",
+        "estimated_flops_per_gpu_total",
+        "estimated_read_bytes_per_gpu_total",
+        "estimated_write_bytes_per_gpu_total",
+        "hf3fs_load_duration_seconds",
+        "hf3fs_num_failed_load_total",
+        "hf3fs_num_failed_save_total",
+        "hf3fs_save_duration_seconds",
+        "hisparse_cache_hits_total",
+        "hisparse_cache_misses_total",
+        "hisparse_host_block_idle_before_evict_seconds",
+        "hisparse_host_block_lifetime_seconds",
+        "hisparse_host_block_reuse_gap_seconds",
+        "hisparse_host_cache_usage_perc",
+        "hisparse_host_to_device_bytes_total",
+        "hisparse_pending_page_transfers",
+        "kv_block_idle_before_evict_seconds",
+        "kv_block_lifetime_seconds",
+        "kv_block_reuse_gap_seconds",
+        "kv_offload_allocation_failure_total",
+        "kv_offload_config_info",
+        "kv_offload_cpu_allocation_size",
+        "kv_offload_cpu_cache_read_usage_perc",
+        "kv_offload_cpu_cache_usage_perc",
+        "kv_offload_cpu_cache_write_usage_perc",
+        "kv_offload_load_bytes_total",
+        "kv_offload_load_size",
+        "kv_offload_load_time_total",
+        "kv_offload_lookup_async_delay_seconds",
+        "kv_offload_lookup_sync_delay_seconds",
+        "kv_offload_size",
+        "kv_offload_store_bytes_total",
+        "kv_offload_store_size",
+        "kv_offload_store_time_total",
+        "kv_offload_stores_skipped_total",
+        "kv_offload_tiering_active_cascade_jobs",
+        "kv_offload_tiering_active_promotion_jobs",
+        "kv_offload_tiering_backpressure_blocks_dropped_total",
+        "kv_offload_tiering_backpressure_store_latency_ema",
+        "kv_offload_tiering_backpressure_stores_dropped_total",
+        "kv_offload_tiering_cascade_job_failures_total",
+        "kv_offload_tiering_chunk_hits_total",
+        "kv_offload_tiering_chunk_queries_total",
+        "kv_offload_tiering_lookup_async_delay_seconds",
+        "kv_offload_tiering_lookup_sync_delay_seconds",
+        "kv_offload_tiering_primary_read_usage_perc",
+        "kv_offload_tiering_primary_write_usage_perc",
+        "kv_offload_tiering_promotion_allocation_failures_total",
+        "kv_offload_tiering_promotion_job_failures_total",
+        "kv_offload_tiering_promotion_latency_seconds",
+        "kv_offload_tiering_read_bytes_total",
+        "kv_offload_tiering_read_time_total",
+        "kv_offload_tiering_write_bytes_total",
+        "kv_offload_tiering_write_time_total",
+        "kv_offload_total_bytes_total",
+        "kv_offload_total_time_total",
+        "kvcr_duration_seconds",
+        "kvcr_state",
+        "kvcr_transfer_blocks_total",
+        "kvcr_transfer_bytes_total",
+        "lora_requests_info",
+        "model_execute_time_milliseconds",
+        "model_forward_time_milliseconds",
+        "mooncake_bytes_transferred",
+        "mooncake_num_descriptors",
+        "mooncake_num_failed_recvs_total",
+        "mooncake_num_failed_transfers_total",
+        "mooncake_num_kv_expired_reqs_total",
+        "mooncake_store_operation_bytes_total",
+        "mooncake_store_operation_failed_keys_total",
+        "mooncake_store_operation_keys_total",
+        "mooncake_store_operation_time_seconds",
+        "mooncake_store_operation_total",
+        "mooncake_xfer_time_seconds",
+        "nixl_bytes_transferred",
+        "nixl_num_descriptors",
+        "nixl_num_failed_notifications_total",
+        "nixl_num_failed_transfers_total",
+        "nixl_num_kv_expired_reqs_total",
+        "nixl_num_notifications_after_expiry_total",
+        "nixl_post_time_seconds",
+        "nixl_xfer_time_seconds",
+        "prompt_tokens_cached_total",
+        "request_inference_time_seconds",
+        "request_max_num_generation_tokens",
+        "request_num_preemptions",
+        "request_params_best_of",
+        "request_params_max_tokens",
+        "request_params_n",
+        "request_prefill_kv_computed_tokens",
+        "request_time_per_output_token_seconds",
+        "rl_weight_update_operation_duration_seconds",
+        "rl_weight_update_operations_in_flight",
+        "simple_kv_offload_info",
+        "simple_kv_offload_load_blocks_total",
+        "simple_kv_offload_pending_store_blocks",
+        "simple_kv_offload_save_outcomes_total",
+        "simple_kv_offload_used_blocks",
+        "sleep_mode_operation_duration_seconds",
+        "sleep_mode_operations_in_flight",
+        "spec_decode_draft_acceptance_rate",
+        "spec_decode_efficiency",
+        "spec_decode_num_accepted_tokens_per_pos_total",
+        "spec_decode_num_drafts_total",
+        "spec_decode_num_emitted_tokens_total",
+        "tokens_total",
+        "tool_call_parser_invocations_total",
+        "umbp_transfer_bytes_total",
+        "umbp_transfer_completed_total",
+        "umbp_transfer_failed_total",
+        "umbp_transfer_submitted_total",
+        "watermark_requests_total",
+        "websocket_connection_duration_seconds",
+        "websocket_connections_active",
+        "websocket_connections_total",
+    ]
 )
 
 #: Names whose presence tells what a running vLLM can do or how it counts; read for nothing else.
@@ -313,6 +434,12 @@ class Vocabulary:
                     return Role(aliases, Part.VALUE, spelling, exact)
         return None
 
+    def begins(self, text: str) -> bool:
+        """Whether the name of a sample that is read begins with `text`."""
+        spelled = (prefix + name for prefix in self.spellings for name in self._by_name)
+        foreign = (name for name, aliases in self._by_name.items() if aliases[0][1].foreign)
+        return any(name.startswith(text) for name in (*foreign, *spelled))
+
     def native(self, family: str) -> str | None:
         """The bare name of a family of vLLM, known or not; None for other people's families."""
         for prefix in self.spellings:
@@ -352,11 +479,12 @@ def sample_names(vocabulary: Vocabulary, exposed: Sequence[str], pace: Pace) -> 
     At the FAST pace buckets and rarely changing families are left out; sums and counts stay, so that means
     and counts are fresh.
     """
+    roles = {name: role for name in exposed if (role := vocabulary.role(name)) is not None}
+    in_blocks = any(alias.unit is Unit.BLOCKS for role in roles.values() for _, alias in role.aliases)
     wanted = []
-    for name in exposed:
-        role = vocabulary.role(name)
-        if role is None:
-            continue
-        if pace is Pace.FULL or (role.part is not Part.BUCKET and role.signal.pace is Pace.FAST):
+    for name, role in roles.items():
+        fast = role.part is not Part.BUCKET and role.signal.pace is Pace.FAST
+        config = in_blocks and role.signal.kind is Kind.INFO  # blocks are turned into tokens by it
+        if pace is Pace.FULL or fast or config:
             wanted.append(name)
-    return tuple(dict.fromkeys(wanted))
+    return tuple(wanted)

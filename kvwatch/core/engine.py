@@ -1,0 +1,240 @@
+"""One engine, from what was known of it and a good page to what is known now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from kvwatch.core.accounting import gap_s
+from kvwatch.core.derive import LENGTHS, Derived, capacity_tokens, demand, derive, labelled
+from kvwatch.core.outcome import Pace, Scrape
+from kvwatch.core.regimes import Instant, Regime, regime_of
+from kvwatch.core.signals import SIGNALS, Kind
+from kvwatch.core.snapshot import Histogram, Snapshot
+from kvwatch.core.state import EngineState, State
+from kvwatch.core.window import TRACKED, Climb, Ladders, Sample, Windows, climb_ladder
+
+_LADDERS_KEPT_S, _LENGTHS_KEPT_S, _LENGTHS_EVERY_S = 330.0, 3660.0, 60.0
+#: Counters whose movement shows that the engine works. Usage counts too: a hung engine's does not move.
+_PROGRESS = ("generation_tokens_total", "prompt_tokens_total", "iteration_tokens", "requests_finished_total")
+
+
+def raw_counters(snapshot: Snapshot) -> dict[str, float]:
+    """The tracked counters as exposed, by the names of `TRACKED`."""
+    found = {}
+    for name in TRACKED:
+        signal, _, part = name.partition("/")
+        histogram = snapshot.histogram(signal)
+        if histogram is not None:
+            found[name] = histogram.sum if part == "sum" else histogram.count
+            continue
+        value = snapshot.part(signal, part) if part else snapshot.number(signal)
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def fresh(engine: EngineState, now: float) -> EngineState:
+    """An engine whose history ended: what it was does not count for the new process."""
+    return replace(
+        engine,
+        windows=Windows(),
+        climbs={},
+        raw_ladders={},
+        climbed_ladders={},
+        covered=0.0,
+        derived=Derived(),
+        progress_at=None,
+        prompt_at=None,
+        busy_since=None,
+        seen_at=now,
+    )
+
+
+def completed(narrow: Snapshot, before: Snapshot) -> Snapshot:
+    """A narrow snapshot, completed by what the last full one said of what was not asked for.
+
+    Only that: a signal that was asked for and is gone stays missing.
+    """
+    values = dict(narrow.values)
+    missing = dict(narrow.missing)
+    for signal in SIGNALS:
+        name, old = signal.name, before.values.get(signal.name)
+        if signal.kind is Kind.HISTOGRAM:
+            fresh_one = values.get(name)
+            if isinstance(old, Histogram) and isinstance(fresh_one, Histogram) and not fresh_one.bounds:
+                values[name] = old  # buckets, sum and count of one moment
+        elif signal.pace is Pace.FULL and name in missing:
+            if old is not None:
+                values[name] = old
+                del missing[name]
+            elif name in before.missing:
+                missing[name] = before.missing[name]
+    config = narrow.config if narrow.config.known else before.config
+    if config.known:
+        missing.pop("cache_config", None)
+    return replace(
+        narrow,
+        values=values,
+        missing=missing,
+        config=config,
+        features=narrow.features | before.features,
+        generation=before.generation,
+    )
+
+
+def emptied(engine: EngineState) -> EngineState:
+    """An engine that is no longer on the page has no values."""
+    gone = dict.fromkeys(engine.snapshot.values, "the engine is no longer on the page")
+    return replace(
+        engine, snapshot=replace(engine.snapshot, values={}, missing={**engine.snapshot.missing, **gone})
+    )
+
+
+def in_regime(engine: EngineState, regime: Regime, now: float) -> EngineState:
+    if engine.regime is regime:
+        return engine
+    return replace(engine, regime=regime, regime_since=now)
+
+
+def answered_engine(
+    engine: EngineState,
+    snapshot: Snapshot,
+    page: Snapshot,
+    state: State,
+    *,
+    scrape: Scrape,
+    now: float,
+    full: bool,
+) -> EngineState:
+    """One engine after one good page. `page` is what was on it, `snapshot` that, completed."""
+    last = engine.windows.samples.last
+    gap = last is None or now - last.t > gap_s(scrape.interval_s)
+    covered = engine.covered + (0.0 if last is None or gap else now - last.t)
+    raw = raw_counters(page)
+    climbs = {**engine.climbs} | {
+        name: engine.climbs[name].step(value, gap=gap) if name in engine.climbs else Climb(value)
+        for name, value in raw.items()
+    }
+    usage, running, waiting = _gauges(snapshot)
+    deferred = snapshot.part("requests_waiting_by_reason", "deferred") or 0.0
+    progress_at, prompt_at = _progress(engine, raw, usage, now, gap=gap)
+    busy = (running or 0.0) > 0 or (waiting or 0.0) > 0
+    busy_since = None if not busy else now if gap or engine.busy_since is None else engine.busy_since
+    wanted = demand(usage, running, waiting)
+    recent = engine.windows.samples.since(now - state.limits["regime.plateau"])
+    at = Instant(
+        usage=usage,
+        running=running,
+        waiting=waiting,
+        deferred=deferred,
+        demand=wanted,
+        asleep=snapshot.part("engine_sleep_state", "awake") == 0.0,
+        since_progress=None if progress_at is None else now - progress_at,
+        since_prompt=None if prompt_at is None else now - prompt_at,
+        busy_for=0.0 if busy_since is None else now - busy_since,
+        ceiling=state.policy.max_num_seqs,
+        long_prompt=_long_prompt(engine, snapshot),
+    )
+    regime = regime_of(at, recent, state.limits, now)
+    sample = Sample(
+        now,
+        covered,
+        usage,
+        running,
+        waiting,
+        deferred,
+        wanted,
+        regime.value,
+        tuple(climbs[name].total if name in raw else None for name in TRACKED),
+    )
+    engine = replace(
+        engine,
+        snapshot=snapshot,
+        seen_at=now,
+        climbs=climbs,
+        covered=covered,
+        progress_at=progress_at,
+        prompt_at=prompt_at,
+        busy_since=busy_since,
+        usage_tally=engine.usage_tally if usage is None else engine.usage_tally.add(usage),
+        windows=replace(
+            engine.windows, samples=engine.windows.samples.append(sample, state.policy.history_s)
+        ),
+    )
+    if full:
+        engine = _laddered(engine, page, now, gap=gap)
+    engine = in_regime(engine, regime, now)
+    derived = derive(
+        snapshot,
+        engine.windows,
+        engine.derived,
+        state.policy,
+        state.limits,
+        now=now,
+        full=full,
+        progress_at=progress_at,
+    )
+    return replace(engine, derived=derived)
+
+
+def _gauges(snapshot: Snapshot) -> tuple[float | None, float | None, float | None]:
+    """Usage, running and everything that waits: v0's swapped out requests wait too."""
+    waiting = snapshot.number("requests_waiting")
+    if waiting is not None:
+        waiting += snapshot.number("requests_swapped") or 0.0
+    return snapshot.number("kv_cache_usage_ratio"), snapshot.number("requests_running"), waiting
+
+
+def _progress(
+    engine: EngineState, raw: Mapping[str, float], usage: float | None, now: float, *, gap: bool
+) -> tuple[float | None, float | None]:
+    """When the engine, and when a prompt, was last seen to move."""
+
+    def moved(name: str) -> bool:
+        return name in raw and (name not in engine.climbs or engine.climbs[name].raw != raw[name])
+
+    progress_at, prompt_at = engine.progress_at, engine.prompt_at
+    last = engine.windows.samples.last
+    usage_moved = last is not None and usage is not None and usage != last.usage
+    if any(name in raw for name in _PROGRESS) and (
+        gap or usage_moved or any(moved(name) for name in _PROGRESS)
+    ):
+        progress_at = now
+    if "prompt_tokens_total" in raw and (gap or moved("prompt_tokens_total")):
+        prompt_at = now
+    return progress_at, prompt_at
+
+
+def _long_prompt(engine: EngineState, snapshot: Snapshot) -> float | None:
+    """The share of the cache that a long recent prompt takes; None if lengths or capacity are unknown."""
+    length = engine.derived.get(labelled("request_prompt_tokens_percentile", 0.95))
+    capacity, _ = capacity_tokens(snapshot)
+    return length / capacity if length is not None and capacity else None
+
+
+def _laddered(engine: EngineState, snapshot: Snapshot, now: float, *, gap: bool) -> EngineState:
+    """Takes the histograms of a full page into their windows."""
+    del gap  # buckets come seldom by design: what they gained since the last full page is theirs
+    raw = {
+        name: value
+        for name, value in snapshot.values.items()
+        if isinstance(value, Histogram) and value.bounds
+    }
+    climbed = {
+        name: climb_ladder(engine.raw_ladders.get(name), engine.climbed_ladders.get(name), value, gap=False)
+        for name, value in raw.items()
+    }
+    ladders = engine.windows.ladders.append(Ladders(now, climbed), _LADDERS_KEPT_S)
+    lengths = engine.windows.lengths
+    newest = lengths.last
+    if newest is None or now - newest.t >= _LENGTHS_EVERY_S or len(lengths) < 8:
+        lengths = lengths.append(
+            Ladders(now, {n: climbed[n] for n in LENGTHS if n in climbed}), _LENGTHS_KEPT_S
+        )
+    return replace(
+        engine,
+        raw_ladders=raw,
+        climbed_ladders=climbed,
+        windows=replace(engine.windows, ladders=ladders, lengths=lengths),
+    )

@@ -1,0 +1,116 @@
+"""Judges every symptom of a state, and finds what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from kvwatch.core.lifecycle import Lifecycle, Stage, step
+from kvwatch.core.snapshot import EngineKey
+from kvwatch.core.state import EngineState, State, Transition
+from kvwatch.core.symptoms import SYMPTOMS, EngineView, Judgement, Scope, Symptom, TargetView
+
+
+def judged(state: State, now: float) -> State:
+    rows = [row for row in SYMPTOMS if row.id not in state.policy.disabled]
+    engines = {
+        key: replace(
+            engine,
+            symptoms={
+                row.id: _stepped(
+                    state, row, engine.symptoms.get(row.id), _judge_engine(state, engine, row, now), now
+                )
+                for row in rows
+                if row.scope is Scope.ENGINE
+            },
+        )
+        for key, engine in state.engines.items()
+    }
+    state = replace(state, engines=engines)
+    view = TargetView(
+        engines={
+            key: e.snapshot for key, e in state.engines.items() if e.seen_at == state.good_at or not state.up
+        },
+        configured=state.configured,
+        failure=state.failure,
+        detail=state.error.detail if state.error else "",
+        failing_for=now - state.failing_since if state.failing_since is not None else 0.0,
+        unknown_families=state.unknown_families,
+        restart=state.restart,
+        now=now,
+        limits=state.limits,
+    )
+    symptoms = {
+        row.id: _stepped(state, row, state.symptoms.get(row.id), row.judge(view), now)
+        for row in rows
+        if row.scope is Scope.TARGET
+    }
+    return replace(state, symptoms=symptoms)
+
+
+def _judge_engine(state: State, engine: EngineState, row: Symptom, now: float) -> Judgement:
+    samples = engine.windows.samples
+    view = EngineView(
+        snapshot=engine.snapshot,
+        derived=engine.derived,
+        regime=engine.regime,
+        samples=lambda window: samples.since(now - window),
+        now=now,
+        limits=state.limits,
+        scraped=bool(state.up),
+    )
+    return row.judge(view)
+
+
+def _stepped(
+    state: State, row: Symptom, before: Lifecycle | None, judgement: Judgement, now: float
+) -> Lifecycle:
+    return step(
+        before or Lifecycle(),
+        judgement,
+        now,
+        for_s=state.limits[f"{row.id}.for"],
+        keep_s=state.limits[f"{row.id}.keep"],
+        grace_s=state.policy.unknown_grace_s,
+    )
+
+
+def counted(before: State, after: State, now: float) -> tuple[State, tuple[Transition, ...]]:
+    """Finds what changed stage, counts it, and gives it as transitions."""
+    found: list[Transition] = []
+    engines = {}
+    wall = after.wall or 0.0
+    for key, engine in after.engines.items():
+        old = before.engines[key].symptoms if key in before.engines else {}
+        changes = _changes(key, old, engine.symptoms, now, wall)
+        engines[key] = replace(engine, transitions=_tally(engine.transitions, changes)) if changes else engine
+        found += changes
+    changes = _changes(EngineKey(after.target), before.symptoms, after.symptoms, now, wall)
+    found += changes
+    after = replace(after, engines=engines, transitions=_tally(after.transitions, changes))
+    return after, tuple(found)
+
+
+def _changes(
+    key: EngineKey, old: Mapping[str, Lifecycle], new: Mapping[str, Lifecycle], now: float, wall: float
+) -> list[Transition]:
+    changes = []
+    for symptom, lifecycle in new.items():
+        stage = old[symptom].stage if symptom in old else Stage.INACTIVE
+        if stage is not lifecycle.stage:
+            changes.append(
+                Transition(
+                    now, wall, key, symptom, stage, lifecycle.stage, lifecycle.evidence, lifecycle.reason
+                )
+            )
+    return changes
+
+
+def _tally(
+    counts: Mapping[tuple[str, Stage], int], changes: Iterable[Transition]
+) -> Mapping[tuple[str, Stage], int]:
+    after = dict(counts)
+    for change in changes:
+        where = (change.symptom, change.after)
+        after[where] = after.get(where, 0) + 1
+    return after

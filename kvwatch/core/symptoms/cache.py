@@ -1,0 +1,300 @@
+"""Symptoms of the cache, the slots and the engine that serves from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kvwatch.core.derive import FIVE_MINUTES, MINUTE, TWO_MINUTES
+from kvwatch.core.regimes import Regime
+from kvwatch.core.signals import CORE
+from kvwatch.core.symptoms.actions import FEWER, FP8, LENGTH, MORE_KV, PREFIX, REPLICA
+from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom
+from kvwatch.core.symptoms.tools import clear, gauges, judged, lacks, regime_seconds, unknown
+from kvwatch.core.thresholds import Threshold
+from kvwatch.core.window import Sample, increase, seconds_where, weights
+
+
+def _kv_near_full(view: EngineView) -> Judgement:
+    if reason := lacks(view, *CORE):
+        return unknown(reason)
+    rows = view.samples(TWO_MINUTES)
+    mark, share = view.limits["regime.full_usage"], view.limits["kv_near_full.share"]
+    held = weights(rows, view.now - TWO_MINUTES)
+    full = seconds_where(held, lambda r: r.usage is not None and r.usage >= mark and not r.waiting)
+    evidence = gauges(view) | {
+        "full_and_nothing_waiting_seconds": full,
+        "window_seconds": TWO_MINUTES,
+        "threshold_seconds": share * TWO_MINUTES,
+        "threshold_usage_ratio": mark,
+    }
+    if full > share * TWO_MINUTES:
+        return judged(True, evidence)
+    left = _seconds_to_full(rows, view)
+    if left is not None:
+        return judged(True, evidence | {"full_in_seconds": left, "threshold_full_in_seconds": FIVE_MINUTES})
+    return clear(**evidence)
+
+
+def _seconds_to_full(rows: list[Sample], view: EngineView) -> float | None:
+    """Seconds until the cache is full if it goes on as over the last two minutes; None if it does not rise so.
+
+    Asked of a whole window, above a floor, and of both its halves, so that no ramp-up of a fresh load counts.
+    """
+    usable = [(r.covered, r.usage) for r in rows if r.usage is not None]
+    newest = rows[-1] if rows else None
+    if newest is None or newest.usage is None or newest.waiting or len(usable) < 8:
+        return None
+    span = usable[-1][0] - usable[0][0]
+    if (
+        span < 0.9 * TWO_MINUTES
+        or newest.usage < view.limits["kv_near_full.course_from"]
+        or newest.usage >= 1
+    ):
+        return None
+    thirds = [
+        [u for t, u in usable if low <= (t - usable[0][0]) / span <= low + 1 / 3] for low in (0, 1 / 3, 2 / 3)
+    ]
+    if not all(thirds):
+        return None
+    first, second, third = (sum(part) / len(part) for part in thirds)
+    if not first < second < third:
+        return None
+    slope = (third - first) / (span * 2 / 3)
+    left = (1.0 - newest.usage) / slope
+    return left if left <= FIVE_MINUTES else None
+
+
+def _preemptions(view: EngineView) -> tuple[float | None, float]:
+    rows = view.samples(TWO_MINUTES)
+    preempted, finished = increase(rows, "preemptions_total"), increase(rows, "requests_finished_total")
+    if preempted is None and len(rows) == 1:
+        preempted = 0.0
+    return preempted, finished or 0.0
+
+
+def _storm(preempted: float, finished: float, limits: Mapping[str, float]) -> bool:
+    """Preemptions that are no accident: several, and a good share of what finishes."""
+    enough = preempted >= limits["kv_thrashing.preemptions"]
+    return enough and preempted >= limits["kv_thrashing.per_request"] * max(finished, 1.0)
+
+
+def _kv_exhausted(view: EngineView) -> Judgement:
+    if reason := lacks(view, *CORE):
+        return unknown(reason)
+    waited = regime_seconds(view, MINUTE, Regime.KV_LIMITED)
+    preempted, finished = _preemptions(view)
+    need = view.limits["kv_exhausted.share"] * MINUTE
+    evidence = gauges(view) | {
+        "kv_limited_seconds": waited,
+        "window_seconds": MINUTE,
+        "threshold_seconds": need,
+        "preemptions": preempted,
+        "finished_requests": finished,
+    }
+    storm = preempted is not None and _storm(preempted, finished, view.limits)
+    return judged(waited > need and not storm, evidence)
+
+
+def _kv_thrashing(view: EngineView) -> Judgement:
+    if reason := lacks(view, *CORE, "preemptions_total"):
+        return unknown(reason)
+    preempted, finished = _preemptions(view)
+    demand = view.derived.get("kv_cache_demand_ratio")
+    peak = view.derived.get("kv_cache_usage_peak_1m_ratio")
+    evidence = gauges(view) | {
+        "preemptions": preempted,
+        "finished_requests": finished,
+        "window_seconds": TWO_MINUTES,
+        "threshold_preemptions": view.limits["kv_thrashing.preemptions"],
+        "threshold_preemptions_per_request": view.limits["kv_thrashing.per_request"],
+        "kv_cache_usage_peak_1m_ratio": peak,
+    }
+    pressed = (demand is not None and demand >= view.limits["regime.demand"]) or (
+        peak is not None and peak >= view.limits["regime.full_usage"]
+    )
+    return judged(preempted is not None and pressed and _storm(preempted, finished, view.limits), evidence)
+
+
+def _sequence_limited(view: EngineView) -> Judgement:
+    if reason := lacks(view, *CORE):
+        return unknown(reason)
+    waited = regime_seconds(view, MINUTE, Regime.SEQUENCE_LIMITED)
+    need = view.limits["sequence_limited.share"] * MINUTE
+    evidence = gauges(view) | {
+        "sequence_limited_seconds": waited,
+        "window_seconds": MINUTE,
+        "threshold_seconds": need,
+    }
+    return judged(waited > need, evidence)
+
+
+def _kv_usage_stuck(view: EngineView) -> Judgement:
+    if reason := lacks(view, *CORE):
+        return unknown(reason)
+    usage, running, waiting = (view.snapshot.number(name) for name in CORE)
+    mark = view.limits["kv_usage_stuck.usage"]
+    evidence = gauges(view) | {"threshold_usage_ratio": mark}
+    asleep = view.snapshot.part("engine_sleep_state", "awake") == 0.0
+    stuck = usage is not None and usage > mark and running == 0 and waiting == 0 and not asleep
+    return judged(stuck, evidence)
+
+
+def _engine_stalled(view: EngineView) -> Judgement:
+    if reason := lacks(view, "requests_running", "requests_waiting"):
+        return unknown(reason)
+    if "last_progress_age_seconds" in view.derived.unknown:
+        return unknown(view.derived.unknown["last_progress_age_seconds"])
+    evidence = gauges(view) | {
+        "last_progress_age_seconds": view.derived.get("last_progress_age_seconds"),
+        "threshold_seconds": view.limits["regime.stalled_after"],
+    }
+    return judged(view.regime is Regime.STALLED, evidence)
+
+
+ROWS: tuple[Symptom, ...] = (
+    Symptom(
+        id="engine_stalled",
+        title="The engine is stalled while its health check may be green",
+        severity=Severity.CRITICAL,
+        scope=Scope.ENGINE,
+        for_s=0,
+        keep_s=10,
+        judge=_engine_stalled,
+        meaning="Requests are in the engine, scrapes succeed, and no counter and no usage has moved. A hung engine"
+        " freezes its gauges, so nothing else tells.",
+        causes=(
+            "the engine process hangs or died without the API server noticing",
+            "a request at the head of the queue can never be scheduled",
+            "before vLLM 0.10: the clients of the last requests went away, and the gauges kept their last values",
+        ),
+        actions=(
+            Action("send one short request: if it answers, the gauges are stale and nothing hangs"),
+            Action(
+                "collect before restarting: the log's last lines, py-spy dump of the engine process, nvidia-smi"
+            ),
+            Action("restart the server; route traffic away from it until then"),
+        ),
+        explains=("kv_near_full", "kv_exhausted", "kv_thrashing", "sequence_limited", "kv_usage_stuck"),
+        origin="vllm-project/vllm #45414, #45388, #39734; real recordings of a stopped and of a dead engine",
+    ),
+    Symptom(
+        id="kv_thrashing",
+        title="Requests are preempted and computed again",
+        severity=Severity.CRITICAL,
+        scope=Scope.ENGINE,
+        for_s=10,
+        keep_s=60,
+        judge=_kv_thrashing,
+        thresholds=(
+            Threshold(
+                "kv_thrashing.per_request", 0.2, "ratio", "Preemptions per finished request over 2 min."
+            ),
+            Threshold("kv_thrashing.preemptions", 3, "requests", "Fewer preemptions in 2 min are no storm."),
+        ),
+        meaning="The cache is too small for what is admitted: running requests lose their blocks and are computed"
+        " again, which costs throughput and stretches every latency.",
+        causes=(
+            "more requests are admitted than the cache holds at their full length",
+            "long outputs grow after admission, when only the prompt was reserved for",
+        ),
+        actions=(
+            LENGTH,
+            FEWER,
+            Action("keep some blocks free at admission", "--watermark", ("v1",), feature="watermark"),
+            FP8,
+            MORE_KV,
+            REPLICA,
+        ),
+        explains=("kv_near_full", "kv_exhausted", "prefix_cache_ineffective"),
+        origin="vllm-project/vllm #44594 (2.4 preemptions a request), tuning guide part 7",
+    ),
+    Symptom(
+        id="kv_exhausted",
+        title="Requests wait for KV cache",
+        severity=Severity.WARNING,
+        scope=Scope.ENGINE,
+        for_s=0,
+        keep_s=60,
+        judge=_kv_exhausted,
+        thresholds=(Threshold("kv_exhausted.share", 0.5, "ratio", "Share of 1 min in kv_limited.", high=1),),
+        meaning="The cache is full and requests queue for it; those that run are left alone (few preemptions).",
+        causes=(
+            "the load needs more cache than there is",
+            "requests are longer than the cache was planned for",
+        ),
+        actions=(
+            LENGTH,
+            MORE_KV,
+            FP8,
+            PREFIX,
+            REPLICA,
+            Action("do not raise --max-num-seqs: there is no cache for more"),
+        ),
+        explains=("kv_near_full",),
+        origin="a public incident: 278 of 280 s mean TTFT in the queue of a full cache, few preemptions",
+    ),
+    Symptom(
+        id="sequence_limited",
+        title="Requests wait for a slot while the cache has room",
+        severity=Severity.WARNING,
+        scope=Scope.ENGINE,
+        for_s=0,
+        keep_s=60,
+        judge=_sequence_limited,
+        thresholds=(
+            Threshold("sequence_limited.share", 0.5, "ratio", "Share of 1 min in the regime.", high=1),
+        ),
+        meaning="As many requests run as --max-num-seqs allows; more would fit the cache.",
+        causes=("--max-num-seqs is low for this load",),
+        actions=(
+            Action(
+                "raise it stepwise (by half), and watch inter-token latency after each step", "--max-num-seqs"
+            ),
+            Action("if inter-token latency is at its limit already, add a replica"),
+        ),
+        origin="kaito-project/kaito #2216 (running stuck at 256, cache at 20 %), tuning guide part 7",
+    ),
+    Symptom(
+        id="kv_near_full",
+        title="The cache is full, and nothing waits yet",
+        severity=Severity.INFO,
+        scope=Scope.ENGINE,
+        for_s=0,
+        keep_s=120,
+        judge=_kv_near_full,
+        thresholds=(
+            Threshold(
+                "kv_near_full.share", 0.5, "ratio", "Share of 2 min full with nothing waiting.", high=1
+            ),
+            Threshold(
+                "kv_near_full.course_from", 0.8, "ratio", "Usage from which a rise is followed.", high=1
+            ),
+        ),
+        meaning="Nothing is lost yet: it fits, barely. The next requests will wait or preempt.",
+        causes=("the load is about to outgrow the cache",),
+        actions=(LENGTH, FEWER, FP8),
+        origin="tuning guide parts 7 and 14: high usage can be healthy, so this is information",
+    ),
+    Symptom(
+        id="kv_usage_stuck",
+        title="Cache in use while nothing runs or waits",
+        severity=Severity.WARNING,
+        scope=Scope.ENGINE,
+        for_s=60,
+        keep_s=10,
+        judge=_kv_usage_stuck,
+        thresholds=(Threshold("kv_usage_stuck.usage", 0.05, "ratio", "Usage above this.", high=1),),
+        meaning="Blocks are held by nobody who is alive, or the gauge is frozen; routers that go by it will avoid"
+        " this server.",
+        causes=(
+            "blocks leaked after aborted requests",
+            "the gauge was not written since a mass abort",
+            "blocks of finished requests wait to be fetched by a decode server (disaggregated prefill)",
+        ),
+        actions=(
+            Action("send one short request: a frozen gauge goes right with the next step"),
+            Action("if usage stays, restart at a quiet moment and report it"),
+        ),
+        origin="vllm-project/vllm #29928 (usage 0.99 for ever, the router starved the pod)",
+    ),
+)

@@ -1,0 +1,131 @@
+"""What a row of the symptom table is made of, and what its judge sees and says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from kvwatch.core.derive import Derived
+from kvwatch.core.outcome import Failure
+from kvwatch.core.regimes import Regime
+from kvwatch.core.snapshot import Snapshot
+from kvwatch.core.thresholds import Threshold
+from kvwatch.core.window import Sample
+
+
+class Verdict(StrEnum):
+    CLEAR = "clear"
+    ACTIVE = "active"
+    UNKNOWN = "unknown"
+
+
+class Severity(StrEnum):
+    """By what users feel: critical wakes someone, warning tells someone, info is context."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Scope(StrEnum):
+    ENGINE = "engine"
+    TARGET = "target"
+
+
+Evidence = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict and the numbers it rests on; `reason` says why it is unknown."""
+
+    verdict: Verdict
+    evidence: Evidence = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do. `flag` is vLLM's own option, shown only to generations (`v0`, `v1`) that have it, and,
+    with `feature`, only to servers whose metrics tell that they have it."""
+
+    text: str
+    flag: str = ""
+    generations: tuple[str, ...] = ("v0", "v1")
+    feature: str = ""
+
+    def fits(self, generation: str, features: frozenset[str]) -> bool:
+        return generation in self.generations and (not self.feature or self.feature in features)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """What a judge of an engine sees."""
+
+    snapshot: Snapshot
+    derived: Derived
+    regime: Regime
+    samples: Callable[[float], list[Sample]]
+    """The samples of the last so many seconds."""
+    now: float
+    limits: Mapping[str, float]
+    scraped: bool
+    """False while the target is not scraped: everything about the engine is old, so unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A restart of vLLM as kvwatch saw it. Times are monotonic seconds but `started_at`, unix."""
+
+    at: float
+    counters_fell: int
+    started_at: float | None
+    usage_before: float | None
+    pressure_before: float | None
+    waiting_before: float | None
+    unseen_s: float
+    """Seconds between the last answer before and the first after."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetView:
+    """What a judge of a target sees."""
+
+    engines: Mapping[Any, Snapshot]
+    configured: bool
+    failure: Failure | None
+    detail: str
+    failing_for: float
+    unknown_families: tuple[str, ...]
+    restart: Restart | None
+    now: float
+    limits: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """One row of the table.
+
+    `for_s`: how long the verdict must be active before it fires; `keep_s`: how long it must be clear before
+    it is over (damps flapping). `causes` most likely first, `actions` in the order to try. `explains` names
+    symptoms that this one, when firing, accounts for. `origin` is where condition and thresholds come from.
+    """
+
+    id: str
+    title: str
+    severity: Severity
+    scope: Scope
+    for_s: float
+    keep_s: float
+    judge: Callable[[Any], Judgement]
+    meaning: str
+    causes: tuple[str, ...]
+    actions: tuple[Action, ...]
+    origin: str
+    thresholds: tuple[Threshold, ...] = ()
+    explains: tuple[str, ...] = ()
+
+    def actions_for(self, generation: str, features: frozenset[str]) -> tuple[Action, ...]:
+        return tuple(action for action in self.actions if action.fits(generation, features))

@@ -1,0 +1,137 @@
+"""Symptoms of the server as a whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvwatch.core.outcome import REACHABLE
+from kvwatch.core.signals import CORE
+from kvwatch.core.symptoms.model import Action, Judgement, Scope, Severity, Symptom, TargetView
+from kvwatch.core.symptoms.tools import clear, judged, unknown
+from kvwatch.core.thresholds import Threshold
+
+
+def _engine_restarted(view: TargetView) -> Judgement:
+    restart = view.restart
+    shown = view.limits["engine_restarted.shown"]
+    if restart is None or view.now - restart.at > shown:
+        return clear()
+    high = restart.pressure_before is not None and restart.pressure_before >= 0.5
+    evidence = {
+        "seconds_ago": view.now - restart.at,
+        "unseen_seconds": restart.unseen_s,
+        "started_at_unix_seconds": restart.started_at,
+        "counters_that_fell": restart.counters_fell,
+        "kv_cache_usage_before_ratio": restart.usage_before,
+        "cache_pressure_before": restart.pressure_before,
+        "requests_waiting_before": restart.waiting_before,
+        "pressure_was_high": high,
+    }
+    return judged(True, evidence)
+
+
+def _target_down(view: TargetView) -> Judgement:
+    after = view.limits["target_down.after"]
+    if view.failure is None or view.failure in REACHABLE:
+        return clear()
+    evidence = {
+        "failure": str(view.failure),
+        "detail": view.detail,
+        "failing_seconds": view.failing_for,
+        "threshold_seconds": after,
+    }
+    return judged(view.failing_for >= after, evidence)
+
+
+def _signals_missing(view: TargetView) -> Judgement:
+    if view.failure is not None and view.failure not in REACHABLE:
+        return unknown("the server is not scraped")
+    evidence: dict[str, Any] = {"unknown_families": list(view.unknown_families)[:10]}
+    if view.failure is not None:
+        evidence |= {"failure": str(view.failure), "detail": view.detail}
+        return judged(True, evidence)
+    if not view.engines:
+        if view.configured:
+            return clear(
+                detail="idle since its start: this vLLM exposes its engine's metrics with the first request"
+            )
+        evidence["detail"] = (
+            "a vLLM answers, without any engine metric: was it started with --disable-log-stats?"
+        )
+        return judged(True, evidence)
+    lacking = {
+        f"{key.model_name}/{key.engine}: {name}": snapshot.missing[name]
+        for key, snapshot in view.engines.items()
+        for name in CORE
+        if name in snapshot.missing and not snapshot.missing[name].startswith("not yet")
+    }
+    return judged(bool(lacking), evidence | {"missing": lacking})
+
+
+ROWS: tuple[Symptom, ...] = (
+    Symptom(
+        id="target_down",
+        title="vLLM is not answering",
+        severity=Severity.CRITICAL,
+        scope=Scope.TARGET,
+        for_s=0,
+        keep_s=0,
+        judge=_target_down,
+        thresholds=(Threshold("target_down.after", 30, "seconds", "Scrapes fail for this long."),),
+        meaning="Every scrape has failed for a while; nothing is known about the server.",
+        causes=(
+            "the server stopped or is still loading its model",
+            "wrong address or port, or something between (network policy, TLS)",
+            "its event loop is too busy to answer in time (kind: timeout)",
+        ),
+        actions=(
+            Action("look at the server's process and the last lines of its log"),
+            Action("ask /health and /metrics by hand from this host"),
+        ),
+        explains=("kv_near_full", "kv_exhausted", "kv_thrashing", "sequence_limited"),
+        origin="blackbox practice; the kind of failure is named because the remedy differs by kind",
+    ),
+    Symptom(
+        id="engine_restarted",
+        title="vLLM restarted",
+        severity=Severity.WARNING,
+        scope=Scope.TARGET,
+        for_s=0,
+        keep_s=0,
+        judge=_engine_restarted,
+        thresholds=(Threshold("engine_restarted.shown", 300, "seconds", "Shown for this long after it."),),
+        meaning="The server is a new process: its counters began anew, its cache is cold.",
+        causes=(
+            "a deployment, or someone restarted it",
+            "out of memory under load, if pressure was high just before",
+            "a crash: the end of the old log says",
+        ),
+        actions=(
+            Action("read the last lines of the log before the restart"),
+            Action("out of GPU memory at run time: leave it more room", "--gpu-memory-utilization"),
+            Action("or make its steps smaller", "--max-num-batched-tokens"),
+        ),
+        origin="tuning guide part 12B; process_start_time_seconds, or several counters falling at once",
+    ),
+    Symptom(
+        id="signals_missing",
+        title="vLLM answers, but what kvwatch needs is not there",
+        severity=Severity.WARNING,
+        scope=Scope.TARGET,
+        for_s=30,
+        keep_s=0,
+        judge=_signals_missing,
+        meaning="Without usage, running and waiting nothing can be told about the cache; this is not 'all is well'.",
+        causes=(
+            "statistics are switched off",
+            "a release or a relay exposes other names (see unknown_families)",
+            "the address is not vLLM's /metrics",
+        ),
+        actions=(
+            Action("start the server without it", "--disable-log-stats"),
+            Action("tell kvwatch the spelling (KVWATCH_SPELLINGS) or a new name (KVWATCH_ALIASES)"),
+            Action("Ray: the deployment needs log_engine_metrics=True"),
+        ),
+        origin="vllm-project/vllm #8612, #27341; ray-project/ray #59071",
+    ),
+)

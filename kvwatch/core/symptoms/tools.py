@@ -1,0 +1,46 @@
+"""What the judges of several rows have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvwatch.core.regimes import Regime
+from kvwatch.core.symptoms.model import EngineView, Evidence, Judgement, Verdict
+from kvwatch.core.window import seconds_where, weights
+
+
+def judged(when: bool, evidence: Evidence) -> Judgement:
+    return Judgement(Verdict.ACTIVE if when else Verdict.CLEAR, evidence)
+
+
+def clear(**evidence: Any) -> Judgement:
+    return Judgement(Verdict.CLEAR, evidence)
+
+
+def unknown(reason: str) -> Judgement:
+    return Judgement(Verdict.UNKNOWN, {}, reason)
+
+
+def lacks(view: EngineView, *signals: str) -> str:
+    """Why an engine can't be judged by these signals; empty if it can."""
+    if not view.scraped:
+        return "the server is not scraped"
+    for name in signals:
+        if name in view.snapshot.missing:
+            return f"{name}: {view.snapshot.missing[name]}"
+    return ""
+
+
+def gauges(view: EngineView) -> dict[str, Any]:
+    """The numbers that every judgement of an engine shows."""
+    return {
+        "kv_cache_usage_ratio": view.snapshot.number("kv_cache_usage_ratio"),
+        "requests_running": view.snapshot.number("requests_running"),
+        "requests_waiting": view.snapshot.number("requests_waiting"),
+        "kv_cache_demand_ratio": view.derived.get("kv_cache_demand_ratio"),
+    }
+
+
+def regime_seconds(view: EngineView, window: float, *regimes: Regime) -> float:
+    rows = view.samples(window)
+    return seconds_where(weights(rows, view.now - window), lambda row: row.regime in regimes)

@@ -1,0 +1,1 @@
+"""The running service: scrapes, keeps the states, serves them."""
