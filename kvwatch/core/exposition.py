@@ -162,7 +162,7 @@ class Reader:
                 if b"_" in number:  # Python reads 1_000
                     found.junk.append(line)
                     continue
-                series.append(known)  # type: ignore[arg-type]  # faster than isinstance
+                series.append(known)
                 values.append(value)
             else:
                 found.families.append(known)  # type: ignore[arg-type]

@@ -178,7 +178,7 @@ class Interpreter:
         return self._apply(self._plan(page), page.values)
 
     def _plan(self, page: Exposition) -> _Plan:
-        for plan in self._plans:
+        for plan in () if page.conflicts else self._plans:
             if plan.series == page.series and plan.help == page.help and plan.families == page.families:
                 return plan
         plan = _Planner(self.vocabulary, page).plan()
@@ -260,7 +260,8 @@ class _Planner:
         self.page = page
         self.engines: dict[tuple[str, str], dict[str, dict[tuple[int, int, bool], _Candidate]]] = {}
         self.server: dict[str, dict[tuple[int, int, bool], _Candidate]] = {}
-        self.configs: dict[str, dict[str, str]] = {}
+        self.configs: dict[tuple[str, str], list[dict[str, str]]] = {}
+        """By replica and engine, each empty where the series has no such label."""
         self.labelled: set[tuple[str, str]] = set()
 
     def plan(self) -> _Plan:
@@ -271,7 +272,7 @@ class _Planner:
                 self._place(series, role, index)
         features = self._features(page.families)
         engines = {
-            key: _EnginePlan(_ordered(found), self._config(key[1]), self._generation(key, found, features))
+            key: _EnginePlan(_ordered(found), self._config(key[1]), self._generation(key, found))
             for key, found in list(self.engines.items())[:_MAX_ENGINES]
         }
         return _Plan(
@@ -292,9 +293,7 @@ class _Planner:
         if "server" in labels and "model_name" not in labels:
             return
         if signal.kind is Kind.INFO:
-            self.configs.setdefault(
-                labels.get("engine", ""), {name: labels[name] for name in CONFIG_LABELS if name in labels}
-            )
+            self._place_config(labels)
             return
         rank, alias = self._alias(role, series.name)
         label = None
@@ -321,9 +320,14 @@ class _Planner:
             return
         candidate.add(role.part, label, le, index)
         if series in self.page.conflicts:
-            candidate.add(role.part, label, le, self._other(index))
+            candidate.add(role.part, label, le, self._other())
 
-    def _other(self, index: int) -> int:
+    def _place_config(self, labels: Mapping[str, str]) -> None:
+        key = (_replica(labels), labels.get("engine", ""))
+        found = {name: value for name in CONFIG_LABELS if (value := _text(labels.get(name))) is not None}
+        self.configs.setdefault(key, []).append(found)
+
+    def _other(self) -> int:
         """An index whose value certainly differs: a series exposed twice with different values is ambiguous."""
         self.page.values.append(math.nan)
         return len(self.page.values) - 1
@@ -337,18 +341,21 @@ class _Planner:
         return role.aliases[0]
 
     def _config(self, engine: str) -> CacheConfig:
-        found = self.configs.get(engine.partition("/")[0])
-        if found is None:
-            found = self.configs.get("")
-        if found is None:
+        rank, _, replica = engine.partition("/")
+        keys = ((replica, rank), (replica, ""), ("", rank), ("", ""))
+        key = next((key for key in keys if key in self.configs), None)
+        if key is None:
             return CacheConfig()
+        found = _common(self.configs[key])
         # Under internal data parallelism vLLM repeats the sum over engines on every engine's series.
-        sharing = sum(1 for labels in self.configs.values() if labels == found)
+        sharing = sum(
+            1 for (of, _), other in self.configs.items() if of == key[0] and _common(other) == found
+        )
         blocks = _number(found.get("num_gpu_blocks"))
         return CacheConfig(
             block_size=_number(found.get("block_size")),
             num_gpu_blocks=blocks / sharing if blocks is not None else None,
-            cache_dtype=_text(found.get("cache_dtype")),
+            cache_dtype=found.get("cache_dtype"),
             enable_prefix_caching={"True": True, "False": False}.get(found.get("enable_prefix_caching", "")),
             gpu_memory_utilization=_number(found.get("gpu_memory_utilization")),
             kv_cache_size_tokens=_number(found.get("kv_cache_size_tokens")),
@@ -357,13 +364,13 @@ class _Planner:
             known=True,
         )
 
-    def _generation(self, key: tuple[str, str], found: Mapping[str, object], features: frozenset[str]) -> str:
+    def _generation(self, key: tuple[str, str], found: Mapping[str, object]) -> str:
         if key in self.labelled or "prefix_cache_queried_tokens_total" in found:
             return "v1"
         return "v0"
 
     def _features(self, families: Iterable[str]) -> frozenset[str]:
-        found = set()
+        found: set[str] = set()
         for family in families:
             bare = self.vocabulary.native(family)
             if bare is not None:
@@ -385,11 +392,22 @@ def _ordered(slots: Mapping[str, Mapping[tuple[int, int, bool], _Candidate]]) ->
 
 def _engine(labels: Mapping[str, str]) -> str:
     """The engine's number; "0" where vLLM has no such label (v0, and v1 before 0.8.3)."""
-    engine = labels.get("engine", "0")
-    for name in _REPLICA_LABELS:
-        if labels.get(name):
-            return f"{engine}/{labels[name]}"
-    return engine
+    engine, replica = labels.get("engine", "0"), _replica(labels)
+    return f"{engine}/{replica}" if replica else engine
+
+
+def _common(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """What several series of one engine (a former run's, another process') say, where they agree."""
+    said: dict[str, set[str]] = {}
+    for row in rows:
+        for name, value in row.items():
+            said.setdefault(name, set()).add(value)
+    return {name: values.pop() for name, values in said.items() if len(values) == 1}
+
+
+def _replica(labels: Mapping[str, str]) -> str:
+    """Which of several servers that a relay puts on one page; empty on a page of vLLM's own."""
+    return next((labels[name] for name in _REPLICA_LABELS if labels.get(name)), "")
 
 
 def _le(text: str | None) -> float | None:
