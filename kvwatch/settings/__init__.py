@@ -1,0 +1,8 @@
+"""The settings: one model, read from flags, environment and a file. Nothing else in kvwatch reads these."""
+
+from kvwatch.settings.loading import SettingsError, load
+from kvwatch.settings.model import Settings
+from kvwatch.settings.showing import show
+from kvwatch.settings.target import TargetSettings
+
+__all__ = ["Settings", "SettingsError", "TargetSettings", "load", "show"]

@@ -1,0 +1,345 @@
+"""Everything that can be set, one field each, with its default, unit and meaning."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from kvwatch.core.policy import Policy
+from kvwatch.core.signals import BY_NAME
+from kvwatch.core.symptoms import BY_ID, THRESHOLDS
+from kvwatch.core.thresholds import check
+from kvwatch.core.vllm import ALIASES, NATIVE_SPELLINGS, RELAY_SPELLINGS, Alias, Vocabulary
+from kvwatch.settings.sources import LayerSource, environment, file
+from kvwatch.settings.target import TargetSettings, distinct, parse_targets, read_text
+from kvwatch.settings.values import duration, nearest, pairs, size, words
+
+Seconds = Annotated[float, BeforeValidator(duration)]
+Bytes = Annotated[int, BeforeValidator(size)]
+Words = Annotated[list[str], BeforeValidator(words)]
+Origin = tuple[str, str]
+"""Where a value came from (default, file, env, flag) and what it was called there."""
+
+
+def _several(problems: Mapping[str, str]) -> None:
+    """Reports what is wrong with several entries of one field, each on a line of its own."""
+    if problems:
+        raise PydanticCustomError("several", "several entries are wrong", {"entries": dict(problems)})
+
+
+class Settings(BaseSettings):
+    """The settings of kvwatch: arguments come before the environment, that before the file, that before defaults."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True)
+
+    config: Path | None = Field(
+        default=None, description="settings file, TOML; keys as the options, without dashes"
+    )
+    targets: Annotated[list[TargetSettings], BeforeValidator(parse_targets), AfterValidator(distinct)] = (
+        Field(
+            default=[TargetSettings(name="vllm")],
+            description="vLLM servers to watch: URL or name=URL, several separated by commas, or JSON with the fields"
+            f" {', '.join(TargetSettings.model_fields)}",
+        )
+    )
+    interval_s: Seconds = Field(default=1.0, description="time between two scrapes, seconds")
+    timeout_s: Seconds | None = Field(
+        default=None,
+        description="give up a scrape after this long, seconds; below the interval (default: 0.9 of it, at most 10)",
+    )
+    max_interval_s: Seconds = Field(
+        default=15.0, description="the longest interval that a slow vLLM may stretch the scraping to, seconds"
+    )
+    backoff_max_s: Seconds = Field(
+        default=10.0, description="the longest wait between two tries of a server that is down, seconds"
+    )
+    full_interval_s: Seconds = Field(
+        default=15.0, description="how often histogram buckets and configuration are read, seconds"
+    )
+    duty_cycle: float = Field(
+        default=0.01,
+        description="share of wall time that vLLM may spend on answering scrapes, above 0, at most 0.5",
+    )
+    narrow: Literal["auto", "never"] = Field(
+        default="auto",
+        description="ask vLLM for only the families that are read, where it can (auto), or never",
+    )
+    max_body_bytes: Bytes = Field(default=16 << 20, description="largest page that is read, bytes")
+    spellings: Words = Field(
+        default=[],
+        description="further prefixes of vLLM's metric names, as relays write them; seen in the wild:"
+        f" {' '.join(RELAY_SPELLINGS)} (always understood: {' '.join(NATIVE_SPELLINGS)})",
+    )
+    aliases: Annotated[dict[str, str], BeforeValidator(pairs)] = Field(
+        default={},
+        description="further vLLM names of a signal, signal=name, as kv_cache_usage_ratio=kv_usage_new",
+    )
+    thresholds: Annotated[dict[str, float], BeforeValidator(pairs)] = Field(
+        default={}, description="numbers that judgements turn on, name=value, as kv_thrashing.per_request=0.3"
+    )
+    disabled: Words = Field(default=[], description="symptoms that are not judged, by id")
+    min_observations: float = Field(default=20, description="fewer observations than this give no quantile")
+    unknown_grace_s: Seconds = Field(
+        default=60.0,
+        description="how long a verdict may be unknown before that is a state of its own, seconds",
+    )
+    history_s: Seconds = Field(
+        default=600.0, description="how much of the past is kept at full resolution, seconds"
+    )
+    host: str = Field(default="0.0.0.0", description="address to serve on")  # noqa: S104 - a sidecar is there to be scraped
+    port: int = Field(default=9477, description="port to serve on; 0 takes a free one")
+    api_token_file: Path | None = Field(
+        default=None, description="file that holds the bearer token which kvwatch's own pages ask for"
+    )
+    api_token: SecretStr | None = Field(
+        default=None,
+        description="bearer token which kvwatch's own pages ask for; /healthz and /readyz stay open",
+    )
+    tls_cert: Path | None = Field(default=None, description="certificate (PEM) to serve with; needs tls_key")
+    tls_key: Path | None = Field(default=None, description="private key (PEM) of tls_cert")
+    log_format: Literal["text", "json"] = Field(default="text", description="how log lines are written")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="the least severe lines logged"
+    )
+
+    _origins: dict[tuple[str, ...], Origin] = PrivateAttr(default_factory=dict)
+    _notes: tuple[str, ...] = PrivateAttr(default=())
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        del env_settings, dotenv_settings, file_secret_settings
+        env = environment(os.environ, settings_cls.model_fields)
+        path = init_settings().get("config") or env.values.get("config")
+        toml = file(Path(path) if path else None, settings_cls.model_fields)
+        return init_settings, LayerSource(settings_cls, env), LayerSource(settings_cls, toml)
+
+    # -- what else they say --------------------------------------------------------------------------------------
+
+    @property
+    def effective_timeout_s(self) -> float:
+        """Seconds after which a scrape is given up."""
+        return self.timeout_s or min(0.9 * self.interval_s, 10.0)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know about where the settings came from, such as ignored variables."""
+        return self._notes
+
+    def origin(self, *path: str) -> Origin:
+        """Where a value came from: a field, or a field and an entry of it."""
+        return self._origins.get(path, ("default", ""))
+
+    def known_from(self, origins: Mapping[tuple[str, ...], Origin], notes: Iterable[str]) -> Self:
+        """These settings, with word of where each value came from."""
+        self._origins = dict(origins)
+        self._notes = tuple(notes)
+        return self
+
+    def policy(self, target: TargetSettings) -> Policy:
+        """The judgement of one target."""
+        return Policy(
+            vocabulary=Vocabulary(
+                spellings=tuple(dict.fromkeys((*NATIVE_SPELLINGS, *self.spellings))),
+                extra=tuple(alias(signal, name) for signal, name in self.aliases.items()),
+            ),
+            thresholds=dict(self.thresholds),
+            disabled=frozenset(self.disabled),
+            max_num_seqs=target.max_num_seqs,
+            full_interval_s=self.full_interval_s,
+            min_observations=self.min_observations,
+            unknown_grace_s=self.unknown_grace_s,
+            history_s=self.history_s,
+        )
+
+    # -- what they must be ---------------------------------------------------------------------------------------
+
+    @field_validator("interval_s")
+    @classmethod
+    def _not_too_often(cls, value: float) -> float:
+        if not 0.05 <= value <= 3600:
+            raise ValueError("must be from 0.05 to 3600 seconds")
+        return value
+
+    @field_validator(
+        "max_interval_s", "backoff_max_s", "full_interval_s", "unknown_grace_s", "min_observations"
+    )
+    @classmethod
+    def _positive(cls, value: float) -> float:
+        if not 0 < value < 1e9:
+            raise ValueError("must be above 0")
+        return value
+
+    @field_validator("timeout_s")
+    @classmethod
+    def _below_interval(cls, value: float | None, info: ValidationInfo) -> float | None:
+        interval = info.data.get("interval_s")
+        if value is not None and value <= 0:
+            raise ValueError("must be above 0")
+        if value is not None and interval is not None and value >= interval:
+            raise ValueError(
+                f"must be below the interval of {interval:g} s: shorten it, or lengthen the interval"
+            )
+        return value
+
+    @field_validator("max_interval_s", "backoff_max_s")
+    @classmethod
+    def _not_below_interval(cls, value: float, info: ValidationInfo) -> float:
+        interval = info.data.get("interval_s", 0.0)
+        if value >= interval:
+            return value
+        if info.field_name and value == cls.model_fields[info.field_name].default:
+            return float(interval)  # nobody asked for less than the interval
+        raise ValueError(f"must not be below the interval of {interval:g} s")
+
+    @field_validator("duty_cycle")
+    @classmethod
+    def _some_share(cls, value: float) -> float:
+        if not 0 < value <= 0.5:
+            raise ValueError("must be above 0 and at most 0.5 (0.01 is 1 % of vLLM's time)")
+        return value
+
+    @field_validator("max_body_bytes")
+    @classmethod
+    def _room_for_a_page(cls, value: int) -> int:
+        if not 4096 <= value <= 1 << 30:
+            raise ValueError("must be from 4 KiB to 1 GiB; a page of vLLM has about 50 kB per engine")
+        return value
+
+    @field_validator("history_s")
+    @classmethod
+    def _enough_history(cls, value: float) -> float:
+        if not 300 <= value <= 86_400:
+            raise ValueError("must be from 300 (the longest window of a judgement) to 86400 seconds")
+        return value
+
+    @field_validator("port")
+    @classmethod
+    def _a_port(cls, value: int) -> int:
+        if not 0 <= value <= 65_535:
+            raise ValueError("must be from 0 to 65535")
+        return value
+
+    @field_validator("spellings")
+    @classmethod
+    def _prefixes(cls, value: list[str]) -> list[str]:
+        _several(
+            {
+                p: f"{p!r} is not a prefix of metric names"
+                for p in value
+                if not p or any(c in p for c in ' {}"#\n')
+            }
+        )
+        return value
+
+    @field_validator("aliases")
+    @classmethod
+    def _of_known_signals(cls, value: dict[str, str]) -> dict[str, str]:
+        problems = {}
+        for signal, name in value.items():
+            bare = bare_name(name)
+            taken = {row.signal for row in ALIASES if row.name == bare} - {signal}
+            if signal not in BY_NAME:
+                problems[signal] = (
+                    f"{signal} is not a signal{nearest(signal, BY_NAME) or '; see the list of signals'}"
+                )
+            elif not bare or not all(c.isalnum() or c in "_:." for c in bare):
+                problems[signal] = f"{name!r} is not a metric name"
+            elif taken:
+                problems[signal] = f"{bare} is already read as {', '.join(sorted(taken))}"
+        _several(problems)
+        return value
+
+    @field_validator("thresholds")
+    @classmethod
+    def _known_and_in_range(cls, value: dict[str, float]) -> dict[str, float]:
+        names = [row.name for row in THRESHOLDS]
+        problems = {}
+        for name, number in value.items():
+            near = nearest(name, names) if name not in names else ""
+            if near:
+                problems[name] = f"threshold {name!r} is unknown{near}"
+            else:
+                problems.update((name, error) for error in check(THRESHOLDS, {name: number}))
+        _several(problems)
+        return value
+
+    @field_validator("disabled")
+    @classmethod
+    def _known_symptoms(cls, value: list[str]) -> list[str]:
+        _several(
+            {
+                one: f"{one} is not a symptom{nearest(one, BY_ID) or '; known ones: ' + ', '.join(BY_ID)}"
+                for one in value
+                if one not in BY_ID
+            }
+        )
+        return value
+
+    @field_validator("api_token")
+    @classmethod
+    def _from_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        path = info.data.get("api_token_file")
+        if path is None:
+            if value is not None and not value.get_secret_value().strip():
+                raise ValueError("is empty: leave it out to serve without a token")
+            return value
+        if value is not None:
+            raise ValueError("given beside api_token_file; keep one")
+        token = read_text(path).strip()
+        if not token:
+            raise ValueError(f"the file {path} is empty")
+        return SecretStr(token)
+
+    @field_validator("api_token_file", "tls_cert", "tls_key")
+    @classmethod
+    def _readable(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            read_text(value)
+        return value
+
+    @field_validator("tls_key")
+    @classmethod
+    def _both_or_none(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if "tls_cert" in info.data and (value is None) != (info.data["tls_cert"] is None):
+            raise ValueError("tls_cert and tls_key go together: give both or none")
+        return value
+
+
+def bare_name(name: str) -> str:
+    """A metric name without vLLM's own prefix."""
+    prefix = next((p for p in NATIVE_SPELLINGS if name.startswith(p)), "")
+    return name[len(prefix) :]
+
+
+def alias(signal: str, name: str) -> Alias:
+    """The row for a name that an operator adds: like the newest known name of the signal."""
+    like = next(row for row in ALIASES if row.signal == signal)
+    bare = name if like.foreign else bare_name(name)
+    return replace(like, name=bare, releases="by setting", help_has="", option="", caveat="")
+
+
+def dump(settings: Settings) -> dict[str, Any]:
+    """The values as plain data, secrets as stars."""
+    return settings.model_dump(mode="json")

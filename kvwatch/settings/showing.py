@@ -1,0 +1,62 @@
+"""The effective settings as TOML, without secrets, with where each came from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kvwatch.settings.model import Settings, dump
+from kvwatch.settings.sources import MAPPINGS, key
+
+
+def show(settings: Settings) -> str:
+    """A settings file that says what is in force; secrets are masked, what is unset is a comment."""
+    values = dump(settings)
+    del values["config"]
+    lines = [
+        _line(settings, name, value) for name, value in values.items() if name not in MAPPINGS | {"targets"}
+    ]
+    for name in sorted(MAPPINGS):
+        lines += ["", f"[{key(name)}]"]
+        lines += [
+            f"{_toml(entry)} = {_toml(value)}{_from(settings, name, entry)}"
+            for entry, value in values[name].items()
+        ]
+    for target in values["targets"]:
+        lines += ["", f"[[targets]]{_from(settings, 'targets')}"]
+        lines += [f"{name} = {_toml(value)}" for name, value in target.items() if value is not None]
+    return "\n".join(lines) + "\n"
+
+
+def provenance(settings: Settings) -> dict[str, Any]:
+    """The same as data: field -> value and origin."""
+    return {
+        key(name): {"value": value, "from": settings.origin(name)[0], "as": settings.origin(name)[1]}
+        for name, value in dump(settings).items()
+    }
+
+
+def _line(settings: Settings, name: str, value: Any) -> str:
+    if value is None:
+        return f"# {key(name)} is not set"
+    return f"{key(name)} = {_toml(value)}{_from(settings, name)}"
+
+
+def _from(settings: Settings, *path: str) -> str:
+    kind, spelled = settings.origin(*path)
+    return f"  # {kind}" + (f": {spelled}" if spelled else "")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return (
+        f"{value:g}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e6 else repr(value)
+    )

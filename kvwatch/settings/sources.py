@@ -1,0 +1,127 @@
+"""Where settings come from, each as a layer of raw values with what the user called them.
+
+One spelling everywhere: the field's name without the unit ``_s``, as ``--max-interval``, ``KVWATCH_MAX_INTERVAL``,
+``max_interval = 15`` (the full field name is understood, too). Layers hold unknown keys as they are: the model
+refuses them, so that all that is wrong is said at once.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+
+from kvwatch.settings.values import nearest, pairs
+
+PREFIX = "KVWATCH_"
+#: Fields that are mappings: layers add to each other instead of replacing.
+MAPPINGS = frozenset({"thresholds", "aliases"})
+#: Fields of which a command line may give several, one an option: `flag` names one of them.
+SINGULAR = {"thresholds": "threshold", "aliases": "alias", "spellings": "spelling", "disabled": "disable"}
+
+#: Variables of kvwatch that are no settings.
+_OTHERS = frozenset({"DEBUG"})
+#: What Kubernetes sets in every container for a Service called kvwatch or kvwatch-something.
+_OF_A_SERVICE = re.compile(r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
+_LINK = re.compile(r"(tcp|udp|sctp)://.*")
+
+
+@dataclass(slots=True)
+class Layer:
+    """Raw values of one source by field, what the user called each, and what is to be said about the source."""
+
+    kind: str
+    values: dict[str, Any] = field(default_factory=dict)
+    spelled: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def put(self, name: str, value: Any, spelled: str) -> None:
+        if name in self.values:
+            self.problems.append(f"{spelled}: given twice, also as {self.spelled[name]}; keep one")
+            return
+        if name in MAPPINGS:
+            with suppress(ValueError):  # the model will say what is wrong with it
+                value = pairs(value)
+        self.values[name] = value
+        self.spelled[name] = spelled
+
+
+def key(name: str) -> str:
+    """What a user calls the field."""
+    return name.removesuffix("_s")
+
+
+def flag(name: str) -> str:
+    return "--" + SINGULAR.get(name, key(name)).replace("_", "-")
+
+
+def _field(word: str, fields: Iterable[str]) -> str | None:
+    return next((name for name in fields if word in (key(name), name)), None)
+
+
+def flags(given: Mapping[str, Any]) -> Layer:
+    """The layer of the command line, by field."""
+    layer = Layer("flag")
+    for name, value in given.items():
+        layer.put(name, value, flag(name))
+    return layer
+
+
+def environment(environ: Mapping[str, str], fields: Collection[str]) -> Layer:
+    """The layer of the environment. Empty variables count as unset, strangers are noted and ignored."""
+    layer = Layer("env")
+    for variable, value in sorted(environ.items()):
+        word = variable.removeprefix(PREFIX)
+        if word == variable or word in _OTHERS or not value.strip():
+            continue
+        if _OF_A_SERVICE.fullmatch(word) or (word.endswith("PORT") and _LINK.fullmatch(value)):
+            continue  # KVWATCH_PORT=tcp://10.0.0.1:9477 is not our port but Kubernetes telling where the Service is
+        name = _field(word.lower(), fields)
+        if name is None:
+            known = [PREFIX + key(one).upper() for one in fields]
+            layer.notes.append(f"{variable} is not a setting and is ignored{nearest(variable, known)}")
+        else:
+            layer.put(name, value, variable)
+    return layer
+
+
+def file(path: Path | None, fields: Collection[str]) -> Layer:
+    """The layer of the settings file; an empty one with the problem if it can't be read."""
+    layer = Layer("file")
+    if path is None:
+        return layer
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        layer.problems.append(f"{path}: can't read the settings file: {error.strerror or error}")
+    except UnicodeDecodeError:
+        layer.problems.append(f"{path}: the settings file is not UTF-8 text")
+    except tomllib.TOMLDecodeError as error:
+        layer.problems.append(f"{path}: not TOML: {error}")
+    else:
+        for word, value in table.items():
+            layer.put(_field(word, fields) or word, value, f"{path}: {word}")
+    return layer
+
+
+class LayerSource(PydanticBaseSettingsSource):
+    """A layer, as a source of pydantic-settings."""
+
+    def __init__(self, settings: type[BaseSettings], layer: Layer) -> None:
+        super().__init__(settings)
+        self.layer = layer
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        del field
+        return self.layer.values.get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return self.layer.values

@@ -1,0 +1,131 @@
+"""The vLLM servers to watch, and how people write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+
+from kvwatch.settings.values import from_json
+
+DEFAULT_URL = "http://localhost:8000/metrics"
+_NAMED = re.compile(r"(?P<name>[^=/?#@]*)=(?P<url>.*)", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z0-9_.:\[\]-]{1,255}")
+
+
+class TargetSettings(BaseModel):
+    """One vLLM server."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    url: str = Field(
+        default=DEFAULT_URL, description="where its metrics are; /metrics and http:// are added if left out"
+    )
+    name: str = Field(default="", description="what the label `target` says; default: host:port of the URL")
+    token: SecretStr | None = Field(default=None, description="bearer token sent to it")
+    token_file: Path | None = Field(default=None, description="file that holds the bearer token")
+    ca_file: Path | None = Field(
+        default=None, description="certificates (PEM) that its TLS certificate is checked against"
+    )
+    insecure_tls: bool = Field(default=False, description="do not check its TLS certificate")
+    max_num_seqs: int | None = Field(
+        default=None,
+        ge=1,
+        description="its --max-num-seqs, in requests; left out, the ceiling is inferred from a plateau",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _whole_url(cls, url: str) -> str:
+        return whole_url(url)
+
+    @field_validator("name")
+    @classmethod
+    def _named(cls, name: str, info: ValidationInfo) -> str:
+        if not name:
+            return urlsplit(info.data["url"]).netloc if "url" in info.data else ""
+        if not _NAME.fullmatch(name):
+            raise ValueError("a target's name may hold letters, digits and _ . : [ ] - only")
+        return name
+
+    @field_validator("token_file", "ca_file")
+    @classmethod
+    def _there(cls, path: Path | None) -> Path | None:
+        if path is not None:
+            read_text(path)
+        return path
+
+    def bearer(self) -> str | None:
+        """The token to send; a file is read each time, since tokens in files are renewed."""
+        if self.token is not None:
+            return self.token.get_secret_value()
+        return read_text(self.token_file).strip() if self.token_file is not None else None
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"can't read this file: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ValueError("this file is not text") from None
+
+
+def whole_url(url: str) -> str:
+    """`url` with scheme and path; ValueError with the remedy if it can't be one."""
+    url = url.strip()
+    parts = _split(url if "://" in url else f"http://{url}")
+    if parts.scheme not in {"http", "https"}:
+        raise ValueError(f"the scheme {parts.scheme} is not understood: use http:// or https://")
+    if "@" in parts.netloc:
+        raise ValueError(
+            "a user name or password in a URL shows up in logs: take it out,"
+            " and give a bearer token as `token` or `token_file` of the target"
+        )
+    if not parts.hostname or re.search(r"\s", url):
+        raise ValueError(f"not a URL: write for example {DEFAULT_URL}")
+    path = "/metrics" if parts.path in {"", "/"} else parts.path
+    return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises if it is no number, or too large
+    except ValueError:
+        raise ValueError(f"not a URL: write for example {DEFAULT_URL}") from None
+    return parts
+
+
+def parse_targets(value: Any) -> Any:
+    """Targets from ``url`` or ``name=url`` separated by commas, from JSON, or from a list of either or of tables."""
+    if isinstance(value, str):
+        text = value.strip()
+        value = (
+            from_json(text) if text.startswith(("[", "{")) else [w for w in re.split(r"[,\s]+", text) if w]
+        )
+    if isinstance(value, Mapping | TargetSettings):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        raise ValueError("write a URL or name=URL, several separated by commas")  # noqa: TRY004 - pydantic takes ValueError
+    return [parse_target(item) if isinstance(item, str) else item for item in value]
+
+
+def parse_target(text: str) -> dict[str, str]:
+    found = _NAMED.fullmatch(text.strip())
+    return {"name": found["name"].strip(), "url": found["url"]} if found else {"url": text}
+
+
+def distinct(targets: list[TargetSettings]) -> list[TargetSettings]:
+    """`targets`, if there are any and no two have one name."""
+    if not targets:
+        raise ValueError("name at least one target")
+    names = [target.name for target in targets]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"two targets are named {', '.join(twice)}: give each its own name, as in name=URL")
+    return targets

@@ -1,0 +1,97 @@
+"""What people write for a value: durations, sizes, lists and pairs. Every error says what to write instead."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+_DURATION = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)\s*(?P<unit>ms|s|m|h|d)?", re.IGNORECASE)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_SIZE = re.compile(r"(?P<number>\d+(\.\d*)?)\s*(?P<unit>[kmg]i?b?|b)?", re.IGNORECASE)
+_BYTES = {"": 1, "b": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+
+
+def duration(value: Any) -> float:
+    """Seconds, from a number or from text such as ``30``, ``1.5s``, ``200ms``, ``5m``, ``1h``."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError("not a duration: write seconds, or for example 30s, 5m, 1h")  # noqa: TRY004 - pydantic takes ValueError
+    if isinstance(value, str):
+        found = _DURATION.fullmatch(value.strip())
+        if not found:
+            raise ValueError("not a duration: write seconds, or for example 30s, 5m, 1h")
+        value = float(found["number"]) * _SECONDS[(found["unit"] or "s").lower()]
+    if not math.isfinite(value):
+        raise ValueError("not a duration: write a finite number of seconds")
+    return float(value)
+
+
+def size(value: Any) -> int:
+    """Bytes, from a number or from text such as ``16MiB``, ``500kB``."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if not found:
+        raise ValueError("not a size: write bytes, or for example 16MiB")
+    unit = (found["unit"] or "").lower()
+    return int(float(found["number"]) * _BYTES[unit if unit == "b" else unit.removesuffix("b")])
+
+
+def words(value: Any) -> Any:
+    """A list, from one or from text separated by commas, or JSON."""
+    if not isinstance(value, str):
+        return value
+    if value.strip().startswith("["):
+        return from_json(value)
+    return [word.strip() for word in value.split(",") if word.strip()]
+
+
+def pairs(value: Any) -> Any:
+    """A mapping, from one, from JSON, or from ``name=value`` separated by commas or in a list.
+
+    A table in a table, as TOML makes of an unquoted ``a.b = 1``, is flattened to ``{"a.b": 1}``.
+    """
+    if isinstance(value, str):
+        value = from_json(value) if value.strip().startswith("{") else words(value)
+    if isinstance(value, Mapping):
+        return _flat(value)
+    if not isinstance(value, list | tuple):
+        raise ValueError("write name=value, several separated by commas")  # noqa: TRY004 - pydantic takes ValueError
+    found = {}
+    for item in value:
+        name, equals, text = str(item).partition("=")
+        if not equals or not name.strip() or not text.strip():
+            raise ValueError(f"{item!r} is not of the form name=value")
+        found[name.strip()] = text.strip()
+    return found
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def from_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"looks like JSON but is not: {error}") from None
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``; did you mean X?`` or, without a near name, nothing."""
+    close = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def redacted(text: str) -> str:
+    """`text` without the user names and passwords of the URLs in it."""
+    return re.sub(r"(//|^|[=,\"'])[^/@\s,\"'=]*@", r"\1***@", text)

@@ -1,0 +1,247 @@
+"""Where settings come from, which source wins, and what is said when something is wrong."""
+
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from kvwatch.core.state import initial
+from kvwatch.settings import Settings, SettingsError, TargetSettings, load, show
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("KVWATCH_")]:
+        monkeypatch.delenv(name)
+
+
+def problems(**given: object) -> tuple[str, ...]:
+    with pytest.raises(SettingsError) as raised:
+        load(given)
+    return raised.value.problems
+
+
+def test_defaults_watch_one_local_server() -> None:
+    settings = load()
+    (target,) = settings.targets
+    assert (target.name, target.url) == ("vllm", "http://localhost:8000/metrics")
+    assert settings.effective_timeout_s == pytest.approx(0.9)
+    assert (settings.port, settings.interval_s, settings.max_body_bytes) == (9477, 1.0, 16 << 20)
+
+
+def test_flags_come_before_environment_before_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "kvwatch.toml"
+    file.write_text('interval = "2s"\nport = 1\nhost = "127.0.0.1"\n[thresholds]\nkv_exhausted.share = 0.4\n')
+    monkeypatch.setenv("KVWATCH_CONFIG", str(file))
+    monkeypatch.setenv("KVWATCH_PORT", "2")
+    monkeypatch.setenv("KVWATCH_INTERVAL", "500ms")
+    settings = load({"port": "3", "thresholds": ["kv_thrashing.per_request=0.3"]})
+    assert (settings.port, settings.interval_s, settings.host) == (3, 0.5, "127.0.0.1")
+    assert settings.thresholds == {"kv_exhausted.share": 0.4, "kv_thrashing.per_request": 0.3}
+    assert settings.origin("port") == ("flag", "--port")
+    assert settings.origin("interval_s") == ("env", "KVWATCH_INTERVAL")
+    assert settings.origin("host") == ("file", f"{file}: host")
+    assert settings.origin("thresholds", "kv_exhausted.share")[0] == "file"
+    assert settings.origin("duty_cycle") == ("default", "")
+
+
+@pytest.mark.parametrize(
+    ("written", "name", "url"),
+    [
+        ("http://gpu1:8000/metrics", "gpu1:8000", "http://gpu1:8000/metrics"),
+        ("gpu1:8000", "gpu1:8000", "http://gpu1:8000/metrics"),
+        ("a=https://gpu1", "a", "https://gpu1/metrics"),
+        ("a=gpu1:8000/", "a", "http://gpu1:8000/metrics"),
+        ("a=http://gpu1:8000/prom?x=1", "a", "http://gpu1:8000/prom?x=1"),
+        ("http://[::1]:8000", "[::1]:8000", "http://[::1]:8000/metrics"),
+        ('[{"name": "b", "url": "gpu1"}]', "b", "http://gpu1/metrics"),
+        ('{"url": "gpu1", "max_num_seqs": 4}', "gpu1", "http://gpu1/metrics"),
+    ],
+)
+def test_targets_are_written_as_people_write_them(written: str, name: str, url: str) -> None:
+    (target,) = load({"targets": written}).targets
+    assert (target.name, target.url) == (name, url)
+
+
+def test_several_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVWATCH_TARGETS", "a=localhost:8000, b=localhost:8001")
+    assert [target.name for target in load().targets] == ["a", "b"]
+
+
+def test_targets_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "k.toml"
+    file.write_text('[[targets]]\nname = "a"\nurl = "localhost:8000"\ntoken = "geheim"\nmax_num_seqs = 64\n')
+    settings = load({"config": str(file)})
+    (target,) = settings.targets
+    assert target.bearer() == "geheim"
+    assert settings.policy(target).max_num_seqs == 64
+    assert "geheim" not in show(settings)
+    assert "geheim" not in repr(settings)
+
+
+def test_everything_wrong_is_said_at_once_as_the_user_spelled_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "k.toml"
+    file.write_text('intervall = 3\nlog_level = "loud"\n')
+    monkeypatch.setenv("KVWATCH_DUTY_CYCLE", "2")
+    monkeypatch.setenv("KVWATCH_CONFIG", str(file))
+    found = problems(
+        targets="a=http://me:geheim@gpu,b=ftp://gpu",
+        port="x",
+        disabled="kv_trashing",
+        thresholds=["kv_exhausted.shar=1", "regime.full_usage=2"],
+        aliases=["kv_cache_usage=new", "kv_cache_usage_ratio=num_requests_running"],
+    )
+    said = "\n".join(found)
+    assert "geheim" not in said
+    for part in (
+        f"{file}: intervall: no such setting; did you mean interval?",
+        f"{file}: log_level loud: must be 'debug'",
+        "KVWATCH_DUTY_CYCLE 2: must be above 0 and at most 0.5",
+        "--targets, target 1 url http://***@gpu: a user name or password in a URL shows up in logs",
+        "--targets, target 2 url ftp://gpu: the scheme ftp is not understood",
+        "--port x: must be a whole number",
+        "--disable: kv_trashing is not a symptom; did you mean kv_thrashing?",
+        "--threshold: threshold 'kv_exhausted.shar' is unknown; did you mean kv_exhausted.share?",
+        "--threshold: threshold regime.full_usage=2 is outside 0 to 1",
+        "--alias: kv_cache_usage is not a signal; did you mean kv_cache_usage_ratio?",
+        "--alias: num_requests_running is already read as requests_running",
+    ):
+        assert part in said
+    assert len(found) == 11
+    assert all("\n" not in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"interval_s": "0"}, "--interval 0: must be from 0.05 to 3600 seconds"),
+        (
+            {"interval_s": "soon"},
+            "--interval soon: not a duration: write seconds, or for example 30s, 5m, 1h",
+        ),
+        ({"timeout_s": "1"}, "--timeout 1: must be below the interval of 1 s"),
+        (
+            {"interval_s": "5", "max_interval_s": "2"},
+            "--max-interval 2: must not be below the interval of 5 s",
+        ),
+        ({"max_body_bytes": "huge"}, "--max-body-bytes huge: not a size"),
+        ({"history_s": 10}, "--history 10: must be from 300"),
+        ({"port": 70_000}, "--port 70000: must be from 0 to 65535"),
+        ({"targets": "a=gpu1,a=gpu2"}, "--targets: two targets are named a"),
+        ({"targets": ""}, "--targets: name at least one target"),
+        (
+            {"targets": '[{"url": "x", "tokn": "geheim"}]'},
+            "target 1 tokn: a target has no such field; did you mean",
+        ),
+        ({"targets": '[{"url": "x", "token": "geheim"'}, "--targets: looks like JSON but is not"),
+        ({"tls_cert": __file__}, "--tls-key (KVWATCH_TLS_KEY): tls_cert and tls_key go together"),
+        ({"api_token_file": "/not/there"}, "--api-token-file /not/there: can't read this file: No such file"),
+        ({"config": "/not/there.toml"}, "/not/there.toml: can't read the settings file: No such file"),
+        ({"thresholds": ["x"]}, "--threshold: 'x' is not of the form name=value"),
+        (
+            {"thresholds": ["kv_exhausted.share=lots"]},
+            "--threshold kv_exhausted.share lots: must be a number",
+        ),
+        ({"spellings": ["a b"]}, "--spelling: 'a b' is not a prefix"),
+    ],
+)
+def test_each_mistake_has_its_remedy(given: dict[str, object], message: str) -> None:
+    found = problems(**given)
+    assert len(found) == 1
+    assert message in found[0]
+    assert "geheim" not in found[0]
+
+
+def test_a_long_interval_stretches_the_limits_that_nobody_set() -> None:
+    settings = load({"interval_s": "1m"})
+    assert (settings.max_interval_s, settings.backoff_max_s, settings.effective_timeout_s) == (60, 60, 10)
+
+
+def test_what_kubernetes_sets_for_a_service_named_kvwatch_is_no_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {
+        "KVWATCH_PORT": "tcp://10.0.0.7:9477",
+        "KVWATCH_SERVICE_HOST": "10.0.0.7",
+        "KVWATCH_SERVICE_PORT": "9477",
+        "KVWATCH_SERVICE_PORT_HTTP": "9477",
+        "KVWATCH_PORT_9477_TCP": "tcp://10.0.0.7:9477",
+        "KVWATCH_PORT_9477_TCP_ADDR": "10.0.0.7",
+        "KVWATCH_VLLM_PORT": "tcp://10.0.0.8:9477",
+        "KVWATCH_DEBUG": "1",
+        "KVWATCH_HOST": "",
+    }.items():
+        monkeypatch.setenv(name, value)
+    settings = load()
+    assert (settings.port, settings.host, settings.notes) == (9477, "0.0.0.0", ())  # noqa: S104
+
+
+def test_a_variable_that_is_no_setting_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVWATCH_INTERVL", "3")
+    assert load().notes == (
+        "KVWATCH_INTERVL is not a setting and is ignored; did you mean KVWATCH_INTERVAL?",
+    )
+
+
+def test_one_setting_under_two_names_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVWATCH_INTERVAL", "3")
+    monkeypatch.setenv("KVWATCH_INTERVAL_S", "4")
+    assert problems() == ("KVWATCH_INTERVAL_S: given twice, also as KVWATCH_INTERVAL; keep one",)
+
+
+def test_the_policy_is_what_the_judgement_takes() -> None:
+    settings = load(
+        {
+            "aliases": "kv_cache_usage_ratio=vllm:kv_usage_new,requests_waiting_by_reason=waiting_why",
+            "spellings": "ray_vllm:",
+            "disabled": "kv_near_full",
+            "thresholds": '{"kv_exhausted.share": 0.4}',
+        }
+    )
+    policy = settings.policy(settings.targets[0])
+    assert initial("vllm", policy).limits["kv_exhausted.share"] == 0.4
+    assert policy.disabled == {"kv_near_full"}
+    for name in ("vllm:kv_usage_new", "ray_vllm:kv_usage_new", "vllm_kv_usage_new"):
+        role = policy.vocabulary.role(name)
+        assert role is not None
+        assert role.signal.name == "kv_cache_usage_ratio"
+    role = policy.vocabulary.role("vllm:waiting_why")
+    assert role is not None
+    assert role.aliases[0][1].label == "reason"
+
+
+def test_a_token_comes_from_a_file_and_is_shown_nowhere(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("geheim\n")
+    settings = load({"api_token_file": str(file)})
+    assert settings.api_token is not None
+    assert settings.api_token.get_secret_value() == "geheim"
+    assert "geheim" not in show(settings) + repr(settings)
+
+
+def test_what_is_shown_is_a_settings_file_that_says_the_same(tmp_path: Path) -> None:
+    settings = load({"interval_s": "3s", "thresholds": "kv_exhausted.share=0.4", "targets": "a=gpu1,b=gpu2"})
+    text = show(settings)
+    assert "interval = 3  # flag: --interval" in text
+    assert "port = 9477  # default" in text
+    tomllib.loads(text)
+    file = tmp_path / "shown.toml"
+    file.write_text(text)
+    assert load({"config": str(file)}).model_dump(exclude={"config"}) == settings.model_dump(
+        exclude={"config"}
+    )
+
+
+def test_can_be_made_in_code() -> None:
+    settings = Settings(targets=[TargetSettings(url="localhost:1", name="x")], interval_s=0.1, port=0)
+    assert settings.targets[0].url == "http://localhost:1/metrics"
+
+
+def test_every_setting_says_what_it_is_and_in_which_unit() -> None:
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        if name.endswith("_s"):
+            assert "second" in field.description, name
