@@ -1,0 +1,1 @@
+"""Renders committed files from the tables of the code, so that they can't drift apart."""

@@ -1,0 +1,71 @@
+"""Writes, or checks, everything in a checkout that is rendered from code."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from kvwatch.mixin import settings_table, tables
+
+#: Parts of the README, each between `<!-- rendered: NAME -->` and `<!-- end -->`.
+README_PARTS: Mapping[str, Callable[[], str]] = {
+    "regimes": tables.regimes,
+    "symptoms": tables.symptoms,
+    "settings": settings_table.settings,
+    "thresholds": tables.thresholds,
+    "metrics": tables.metrics,
+}
+
+
+class RenderError(Exception):
+    """The checkout can't be rendered into; the text says why and what to do."""
+
+
+def main(*, check: bool = False, root: Path | None = None) -> int:
+    """Renders into the checkout at `root` (default: the current folder).
+
+    With `check` nothing is written. Returns 0 when all is current or was written, 1 when `check` found a file
+    that is not, 2 when this is no checkout of kvwatch.
+    """
+    root = root or Path.cwd()
+    try:
+        rendered = files(root)
+    except RenderError as error:
+        print(f"kvwatch render: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    stale = [path for path, text in rendered.items() if _read(path) != text]
+    for path in stale:
+        print(f"{'stale' if check else 'written'}: {path.relative_to(root)}")  # noqa: T201
+        if not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text_of(rendered, path), encoding="utf-8")
+    if check and stale:
+        print("run `make render` and commit the result", file=sys.stderr)  # noqa: T201
+    return 1 if check and stale else 0
+
+
+def text_of(rendered: Mapping[Path, str], path: Path) -> str:
+    return rendered[path]
+
+
+def files(root: Path) -> dict[Path, str]:
+    """Every rendered file of a checkout with the text it should have."""
+    readme = root / "README.md"
+    if not (root / "kvwatch" / "mixin").is_dir() or not readme.is_file():
+        raise RenderError(f"{root} is no checkout of kvwatch; run this where README.md and kvwatch/ are")
+    return {readme: _readme(readme.read_text(encoding="utf-8"))}
+
+
+def _readme(text: str) -> str:
+    for name, part in README_PARTS.items():
+        marked = re.compile(rf"(<!-- rendered: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        if len(marked.findall(text)) != 1:
+            raise RenderError(f"README.md has no part '<!-- rendered: {name} -->' ... '<!-- end -->'")
+        text = marked.sub(lambda m, body=part(): f"{m[1]}\n{body}\n\n{m[2]}", text)  # type: ignore[misc]
+    return text
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""

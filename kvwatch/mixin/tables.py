@@ -1,0 +1,55 @@
+"""The README's tables, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kvwatch.core.catalogue import METRICS, PREFIX, Group
+from kvwatch.core.regimes import MEANING
+from kvwatch.core.symptoms import SYMPTOMS, THRESHOLDS
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; bars and line breaks in cells are made harmless."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def metrics() -> str:
+    """Every exported metric, by group."""
+    parts = []
+    for group in Group:
+        rows = [
+            [f"`{row.full_name}`", row.type.value, ", ".join(f"`{name}`" for name in row.labels), row.help]
+            for row in METRICS
+            if row.group is group
+        ]
+        parts.append(f"**{group.value}**\n\n{table(['metric', 'type', 'labels', 'meaning'], rows)}")
+    own = f"Beside these: `{PREFIX}build_info` and the usual process metrics of kvwatch itself as `{PREFIX}process_*`."
+    return "\n\n".join([*parts, own])
+
+
+def symptoms() -> str:
+    """Every symptom: what it means, how bad, what to do first."""
+    rows = [[f"`{row.id}`", row.severity.value, row.title, _first_action(row.id)] for row in SYMPTOMS]
+    return table(["symptom", "severity", "what", "first thing to do"], rows)
+
+
+def _first_action(symptom: str) -> str:
+    action = next(row.actions[0] for row in SYMPTOMS if row.id == symptom)
+    return f"`{action.flag}`: {action.text}" if action.flag else action.text
+
+
+def regimes() -> str:
+    """The closed set of regimes."""
+    return table(["regime", "meaning"], [[f"`{regime}`", text] for regime, text in MEANING.items()])
+
+
+def thresholds() -> str:
+    """Every threshold with its default."""
+    rows = [[f"`{row.name}`", f"{row.default:g}", row.unit, row.help] for row in THRESHOLDS]
+    return table(["threshold", "default", "unit", "meaning"], rows)
