@@ -8,7 +8,7 @@ from dataclasses import replace
 from kvwatch.core.lifecycle import Lifecycle, Stage, step
 from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import EngineState, State, Transition
-from kvwatch.core.symptoms import SYMPTOMS, EngineView, Judgement, Scope, Symptom, TargetView
+from kvwatch.core.symptoms import SYMPTOMS, EngineView, Judgement, Scope, Symptom, TargetView, Verdict
 
 
 def judged(state: State, now: float) -> State:
@@ -49,6 +49,8 @@ def judged(state: State, now: float) -> State:
 
 
 def _judge_engine(state: State, engine: EngineState, row: Symptom, now: float) -> Judgement:
+    if state.up and engine.snapshot.untouched:
+        return Judgement(Verdict.CLEAR, {"detail": "no request was served yet"})
     samples = engine.windows.samples
     view = EngineView(
         snapshot=engine.snapshot,

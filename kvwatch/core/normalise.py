@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from kvwatch.core.exposition import Exposition, Reader, Series
 from kvwatch.core.signals import BY_NAME, CORE, SIGNALS, Kind, Level, Signal
-from kvwatch.core.snapshot import CacheConfig, EngineKey, Histogram, Snapshot, Value
+from kvwatch.core.snapshot import NOT_YET, CacheConfig, EngineKey, Histogram, Snapshot, Value
 from kvwatch.core.vllm import CONFIG_LABELS, FEATURES, Alias, Part, Role, Unit, Vocabulary
 
 _REPLICA_LABELS = ("ReplicaId", "WorkerId")
@@ -225,7 +225,7 @@ class Interpreter:
         if level is Level.ENGINE and not served:
             for name in CORE:
                 if name in missing and name not in candidates:
-                    missing[name] = "not yet: this vLLM exposes it with the first request it serves"
+                    missing[name] = f"{NOT_YET}: this vLLM exposes it with the first request it serves"
         if level is Level.ENGINE and not config.known:
             missing["cache_config"] = self._why_absent("cache_config")
         return Snapshot(key, found, missing, caveats, config, served=served)

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+#: How a reason begins that says: this will appear with the first request.
+NOT_YET = "not yet"
+
 
 class EngineKey(NamedTuple):
     """Whose numbers these are. Data-parallel ranks of one server are engines of one target.
@@ -69,6 +72,12 @@ class Snapshot:
     features: frozenset[str] = frozenset()
     served: bool = True
     """False until the page shows that a request was ever served; gauges may appear only then."""
+
+    @property
+    def untouched(self) -> bool:
+        """Nothing was ever asked of this engine, and its gauges appear only with the first request (v0, several
+        API servers). So there is nothing to judge, and nothing is wrong."""
+        return not self.served and any(reason.startswith(NOT_YET) for reason in self.missing.values())
 
     def number(self, signal: str) -> float | None:
         """A gauge's or counter's value, the sum over its label if it has one; None if missing."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,21 +32,17 @@ def main(*, check: bool = False, root: Path | None = None) -> int:
     try:
         rendered = files(root)
     except RenderError as error:
-        print(f"kvwatch render: {error}", file=sys.stderr)  # noqa: T201
+        print(f"kvwatch render: {error}", file=sys.stderr)
         return 2
     stale = [path for path, text in rendered.items() if _read(path) != text]
     for path in stale:
-        print(f"{'stale' if check else 'written'}: {path.relative_to(root)}")  # noqa: T201
+        print(f"{'stale' if check else 'written'}: {path.relative_to(root)}")
         if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text_of(rendered, path), encoding="utf-8")
+            path.write_text(rendered[path], encoding="utf-8")
     if check and stale:
-        print("run `make render` and commit the result", file=sys.stderr)  # noqa: T201
+        print("run `make render` and commit the result", file=sys.stderr)
     return 1 if check and stale else 0
-
-
-def text_of(rendered: Mapping[Path, str], path: Path) -> str:
-    return rendered[path]
 
 
 def files(root: Path) -> dict[Path, str]:
@@ -60,10 +55,12 @@ def files(root: Path) -> dict[Path, str]:
 
 def _readme(text: str) -> str:
     for name, part in README_PARTS.items():
-        marked = re.compile(rf"(<!-- rendered: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        if len(marked.findall(text)) != 1:
-            raise RenderError(f"README.md has no part '<!-- rendered: {name} -->' ... '<!-- end -->'")
-        text = marked.sub(lambda m, body=part(): f"{m[1]}\n{body}\n\n{m[2]}", text)  # type: ignore[misc]
+        begin, end = f"<!-- rendered: {name} -->\n", "<!-- end -->"
+        head, found, rest = text.partition(begin)
+        _, closed, tail = rest.partition(end)
+        if not found or not closed or begin in tail:
+            raise RenderError(f"README.md needs one part {begin.strip()} ... {end}")
+        text = f"{head}{begin}\n{part()}\n\n{end}{tail}"
     return text
 
 

@@ -29,7 +29,7 @@ def metrics() -> str:
             if row.group is group
         ]
         parts.append(f"**{group.value}**\n\n{table(['metric', 'type', 'labels', 'meaning'], rows)}")
-    own = f"Beside these: `{PREFIX}build_info` and the usual process metrics of kvwatch itself as `{PREFIX}process_*`."
+    own = f"Beside these: `{PREFIX}build_info`, and process metrics of kvwatch itself as `{PREFIX}process_*`."
     return "\n\n".join([*parts, own])
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from kvwatch.core.outcome import REACHABLE
 from kvwatch.core.signals import CORE
+from kvwatch.core.snapshot import NOT_YET
 from kvwatch.core.symptoms.model import Action, Judgement, Scope, Severity, Symptom, TargetView
 from kvwatch.core.symptoms.tools import clear, judged, unknown
 from kvwatch.core.thresholds import Threshold
@@ -63,7 +64,7 @@ def _signals_missing(view: TargetView) -> Judgement:
         f"{key.model_name}/{key.engine}: {name}": snapshot.missing[name]
         for key, snapshot in view.engines.items()
         for name in CORE
-        if name in snapshot.missing and not snapshot.missing[name].startswith("not yet")
+        if name in snapshot.missing and not snapshot.missing[name].startswith(NOT_YET)
     }
     return judged(bool(lacking), evidence | {"missing": lacking})
 
