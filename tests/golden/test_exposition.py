@@ -1,0 +1,136 @@
+"""The `/metrics` of kvwatch, whole, as a Prometheus would see it: HELP, TYPE, labels and values.
+
+To accept a change: `KVWATCH_REGENERATE=1 make golden`, look at the diff, commit it. Regenerating fails the run, so
+that a stale golden can't slip through.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+
+from kvwatch.core.catalogue import METRICS, PREFIX
+from kvwatch.core.outcome import Failure, Outcome, Scrape, ScrapeError
+from kvwatch.core.pipeline import advance, next_pace
+from kvwatch.core.state import State, initial
+from kvwatch.sidecar.collector import registry_of
+
+HERE = Path(__file__).parent
+RECORDINGS = HERE.parent / "replay" / "recordings"
+CAPTURES = HERE.parent / "captures"
+CASES = {
+    "saturated": ("0.32.0--c-kv-saturation", 70),
+    "data-parallel": ("0.32.0--j-data-parallel-2", 70),
+    "v0": ("0.8.5-v0--c-kv-saturation", 50),
+    "down": ("0.32.0--o-engine-killed", 39),
+}
+
+
+@dataclass
+class Counts:
+    polls: int = 0
+    missed_ticks: int = 0
+    unexpected_errors: int = 0
+
+
+@dataclass
+class Replayed:
+    """A store of one replayed target whose clock stands still."""
+
+    state: State
+    count: int
+
+    def states(self) -> Mapping[str, State]:
+        return {self.state.target: self.state}
+
+    def poll_stats(self, target: str) -> Counts:
+        assert target == self.state.target
+        return Counts(polls=self.count)
+
+    def now(self) -> float:
+        return self.state.now or 0.0
+
+
+def replayed(recording: str | Path, samples: int) -> Replayed:
+    path = recording if isinstance(recording, Path) else RECORDINGS / f"{recording}.jsonl.gz"
+    state = initial("vllm")
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines][:samples]
+    for record in records:
+        outcome: Outcome
+        if record["status"] == 200:
+            body = record["body"].encode()
+            outcome = Scrape(body, record["t"], duration_s=0.003, pace=next_pace(state, record["t"]))
+        else:
+            outcome = ScrapeError(Failure.REFUSED, "connection refused", record["t"])
+        state, _ = advance(state, outcome, record["t"])
+    return Replayed(state, len(records))
+
+
+def exposition(store: Replayed) -> str:
+    text = generate_latest(registry_of(store, store)).decode()
+    ours = (line for line in text.splitlines() if f"{PREFIX}process_" not in line)
+    return "\n".join(line for line in ours if not line.startswith(f"{PREFIX}build_info{{")) + "\n"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_exposition_is_as_committed(case: str) -> None:
+    """What Prometheus gets after a known recording is what is committed."""
+    golden = HERE / f"{case}.prom"
+    text = exposition(replayed(*CASES[case]))
+    if os.environ.get("KVWATCH_REGENERATE"):
+        golden.write_text(text, encoding="utf-8")
+        pytest.fail(f"{golden.name} was written anew: look at the diff, then run without KVWATCH_REGENERATE")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_promtool_is_content(case: str) -> None:
+    """`promtool check metrics` has nothing to say, not even a lint warning."""
+    text = generate_latest(registry_of(store := replayed(*CASES[case]), store))
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
+    assert (checked.returncode, checked.stderr.decode()) == (0, "")
+
+
+def test_every_row_of_the_catalogue_has_a_sample_somewhere() -> None:
+    """No metric is declared that no recording ever fills, but for those that need what no recording has."""
+    seen: set[str] = set()
+    recordings = sorted((*RECORDINGS.glob("*.jsonl.gz"), *CAPTURES.glob("*/*.jsonl.gz")))
+    for recording in recordings:
+        lines = exposition(replayed(recording, 90)).splitlines()
+        seen |= {line.split("{")[0] for line in lines if not line.startswith("#")}
+    stems = {name.removesuffix(suffix) for name in seen for suffix in ("", "_bucket", "_sum", "_count")}
+    unseen = {row.name for row in METRICS if row.full_name not in stems}
+    assert unseen == set(NEVER_RECORDED)
+
+
+#: Metrics that no recording fills, and why.
+NEVER_RECORDED = {
+    "server_info": "recordings hold /metrics only, not /version",
+    "max_model_len_tokens": "recordings hold /metrics only, not /v1/models",
+    "requests_kv_fetch": "needs a KV connector in a consumer role",
+    "corrupted_requests_total": "needs VLLM_COMPUTE_NANS_IN_LOGITS",
+    "prompt_tokens_recomputed_total": "vLLM 0.16 to 0.19 only",
+}
+
+
+def test_a_target_that_is_down_shows_none_of_vllms_signals() -> None:
+    """`up` is 0, the signals are gone, and what kvwatch counts itself goes on."""
+    text = exposition(replayed(*CASES["down"]))
+    assert f'\n{PREFIX}up{{target="vllm"}} 0.0\n' in text
+    samples = [line for line in text.splitlines() if not line.startswith("#")]
+    assert not [line for line in samples if line.startswith(f"{PREFIX}requests_running")]
+    assert not [line for line in samples if line.startswith(f"{PREFIX}kv_cache_usage_ratio")]
+    assert [
+        line
+        for line in samples
+        if line.startswith(f"{PREFIX}regime_seconds_total") and 'regime="down"' in line
+    ]
