@@ -222,6 +222,7 @@ class Reader:
         parsed = _series(stripped, name, at)
         number = _VALUE.match(stripped, parsed[2]) if parsed else None
         if parsed is None or number is None:
+            found.families.append(name)  # vLLM it is
             found.junk.append(line)
             return
         identity = parsed[:2]
