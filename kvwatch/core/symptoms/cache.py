@@ -11,7 +11,7 @@ from kvwatch.core.symptoms.actions import FEWER, FP8, LENGTH, MORE_KV, PREFIX, R
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom
 from kvwatch.core.symptoms.tools import clear, gauges, judged, lacks, regime_seconds, unknown
 from kvwatch.core.thresholds import Threshold
-from kvwatch.core.window import Sample, increase, seconds_where, weights
+from kvwatch.core.window import Sample, increase
 
 
 def _kv_near_full(view: EngineView) -> Judgement:
@@ -19,8 +19,7 @@ def _kv_near_full(view: EngineView) -> Judgement:
         return unknown(reason)
     rows = view.samples(TWO_MINUTES)
     mark, share = view.limits["regime.full_usage"], view.limits["kv_near_full.share"]
-    held = weights(rows, view.now - TWO_MINUTES)
-    full = seconds_where(held, lambda r: r.usage is not None and r.usage >= mark and not r.waiting)
+    full = regime_seconds(view, TWO_MINUTES, Regime.FULL)
     evidence = gauges(view) | {
         "full_and_nothing_waiting_seconds": full,
         "window_seconds": TWO_MINUTES,
@@ -245,7 +244,11 @@ ROWS: tuple[Symptom, ...] = (
             Threshold("sequence_limited.share", 0.5, "ratio", "Share of 1 min in the regime.", high=1),
         ),
         meaning="As many requests run as --max-num-seqs allows; more would fit the cache.",
-        causes=("--max-num-seqs is low for this load",),
+        causes=(
+            "--max-num-seqs is low for this load",
+            "with LoRA on a vLLM that does not tell why requests wait (before 0.20): as many adapters as"
+            " --max-loras allows are in use",
+        ),
         actions=(
             Action(
                 "raise it stepwise (by half), and watch inter-token latency after each step", "--max-num-seqs"

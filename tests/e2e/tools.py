@@ -1,0 +1,108 @@
+"""Real processes for end-to-end tests: started on free ports, waited for, and ended."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+T = TypeVar("T")
+
+
+def free_port() -> int:
+    """A port that nothing listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(what: str, found: Callable[[], T | None], within_s: float, every_s: float = 0.2) -> T:
+    """The first truthy answer of `found`; fails, naming what was waited for, when there is none in time."""
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        answer = found()
+        if answer:
+            return answer
+        time.sleep(every_s)
+    raise AssertionError(f"no {what} within {within_s:g} s")
+
+
+def answers(url: str) -> bool:
+    """Whether the URL answers 200 now."""
+    try:
+        return httpx.get(url, timeout=2).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+@contextmanager
+def process(log: Path, *command: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A running command whose output goes to `log`; asked to end, then made to, on leaving."""
+    with log.open("wb") as out:
+        running = subprocess.Popen(
+            command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=env
+        )
+        try:
+            yield running
+        finally:
+            running.terminate()
+            try:
+                running.wait(10)
+            except subprocess.TimeoutExpired:
+                running.kill()
+                running.wait()
+
+
+@contextmanager
+def kvwatch(log: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """The real kvwatch, as a process of its own."""
+    with process(log, sys.executable, "-m", "kvwatch", *arguments, env=env) as running:
+        yield running
+
+
+class Prometheus:
+    """A real Prometheus to ask."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def query(self, promql: str) -> list[dict[str, Any]]:
+        """The instant vector that a query gives; fails on a query that Prometheus refuses."""
+        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": promql}, timeout=5).json()
+        assert answer["status"] == "success", f"{promql}: {answer}"
+        result: list[dict[str, Any]] = answer["data"]["result"]
+        return result
+
+    def value(self, promql: str) -> float | None:
+        """The number that a query of one series gives; None while it gives none."""
+        found = self.query(promql)
+        return float(found[0]["value"][1]) if found else None
+
+
+@contextmanager
+def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
+    """A real Prometheus that scrapes `target` (host:port) every second."""
+    port = free_port()
+    config = folder / "prometheus.yml"
+    config.write_text(
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+        f"scrape_configs: [{{job_name: kvwatch, static_configs: [{{targets: ['{target}']}}]}}]\n",
+        encoding="utf-8",
+    )
+    command = (
+        "prometheus",
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    )
+    url = f"http://127.0.0.1:{port}"
+    with process(folder / "prometheus.log", *command):
+        until("ready Prometheus", lambda: answers(f"{url}/-/ready"), 30)
+        yield Prometheus(url)
