@@ -246,8 +246,7 @@ ROWS: tuple[Symptom, ...] = (
         meaning="As many requests run as --max-num-seqs allows; more would fit the cache.",
         causes=(
             "--max-num-seqs is low for this load",
-            "with LoRA on a vLLM that does not tell why requests wait (before 0.20): as many adapters as"
-            " --max-loras allows are in use",
+            "LoRA before vLLM 0.20 (which does not tell why requests wait): --max-loras adapters are in use",
         ),
         actions=(
             Action(
