@@ -1,0 +1,164 @@
+"""What the HTTP interface answers with, as its OpenAPI description says it.
+
+The words are those of `kvwatch.core.report`; what that adds goes through. Names that end in ``_seconds`` are
+seconds, ``at`` is unix time; a number that is unknown is null, never zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class Failed(BaseModel):
+    """Why a request was not answered."""
+
+    error: str
+
+
+class Identity(_Open):
+    """Whose it is. What concerns a whole server has no model and no engine."""
+
+    target: str
+    model_name: str | None = None
+    engine: str | None = None
+
+
+class Finding(Identity):
+    """A symptom that fires, with all that a person needs to act."""
+
+    symptom: str
+    title: str
+    severity: str
+    firing_seconds: float
+    since_at: float | None
+    evidence: dict[str, Any] = Field(description="the numbers that were judged, and the thresholds")
+    meaning: str
+    causes: list[str] = Field(description="most likely first")
+    actions: list[str] = Field(description="in the order to try")
+    explained_by: list[str] = Field(description="firing symptoms that account for this one: act on those")
+
+
+class Event(Identity):
+    """Something that happened once."""
+
+    at: float
+    event: str = Field(description="restart, engine_appeared or engine_vanished")
+    detail: dict[str, Any]
+
+
+class Transition(Identity):
+    """A symptom that went from one state to another; states are inactive, pending, firing, unknown."""
+
+    at: float
+    t: float = Field(description="seconds since the oldest transition in the list")
+    symptom: str
+    from_: str = Field(alias="from")
+    to: str
+    evidence: dict[str, Any]
+
+
+class Engine(Identity):
+    """One engine: signals under kvwatch's names, what is missing and why, derived numbers."""
+
+    generation: str = Field(description="v0 or v1")
+    signals: dict[str, float | None]
+    missing: dict[str, str] = Field(description="reason by signal")
+    derived: dict[str, float | None]
+    unknown: dict[str, str] = Field(description="reason by derived number")
+    config: dict[str, Any]
+    regime: str
+    regime_seconds: dict[str, float]
+    symptoms: dict[str, dict[str, Any]]
+
+
+class Polling(BaseModel):
+    """How the scraping goes."""
+
+    polls: int
+    missed_ticks: int
+    unexpected_errors: int
+    interval_seconds: float | None = Field(description="spacing kept at present")
+    duration_seconds: float | None = Field(description="of the newest scrape")
+    narrowed: bool | None = Field(description="whether the newest scrape asked only for what is read")
+    age_seconds: float | None = Field(description="since the newest page that could be read")
+
+
+class Target(_Open):
+    """One vLLM server."""
+
+    target: str
+    up: bool | None = Field(description="null before the first scrape")
+    failure: dict[str, str] | None
+    scrapes: dict[str, int] = Field(description="by outcome")
+    restarts: int
+    polling: Polling
+    unknown_families: list[str] = Field(description="vLLM's metric families that kvwatch has never heard of")
+    server: dict[str, float | None]
+    engines: list[Engine]
+    symptoms: dict[str, dict[str, Any]]
+    findings: list[Finding]
+    events: list[Event]
+
+
+class StateAnswer(BaseModel):
+    """Everything kvwatch knows now."""
+
+    version: str
+    at: float
+    targets: list[Target]
+
+
+class FindingsAnswer(BaseModel):
+    """What fires now, causes before effects, then by severity."""
+
+    at: float
+    findings: list[Finding]
+
+
+class EventsAnswer(BaseModel):
+    """What happened lately, oldest first."""
+
+    at: float
+    events: list[Event]
+    transitions: list[Transition]
+
+
+class EngineHistory(Identity):
+    """The samples of one engine, one list a column, all of the same length, oldest first."""
+
+    columns: dict[str, list[float | str | None]]
+
+
+class HistoryAnswer(BaseModel):
+    """Samples at full resolution. Counters are increases since kvwatch first saw the engine, resets taken out."""
+
+    at: float
+    seconds: float
+    units: dict[str, str] = Field(description="unit by column")
+    engines: list[EngineHistory]
+
+
+class BadScrape(BaseModel):
+    """A scrape that gave nothing, and the beginning of what came."""
+
+    target: str
+    at: float
+    kind: str
+    detail: str
+    excerpt: str
+
+
+class FailuresAnswer(BaseModel):
+    """The latest scrapes that gave nothing, oldest first; at most 20 of each target."""
+
+    failures: list[BadScrape]
+
+
+class Health(BaseModel):
+    status: str

@@ -1,0 +1,136 @@
+"""Routes only. Everything is read-only, and no request names anything to fetch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.middleware.gzip import GZipMiddleware
+
+from kvwatch import __version__
+from kvwatch.sidecar import answers, views
+from kvwatch.sidecar.clock import Clock
+from kvwatch.sidecar.front import Front
+from kvwatch.sidecar.page import page
+from kvwatch.sidecar.store import Store
+
+_MOST_SECONDS = 86_400.0
+
+
+def build(store: Store, registry: CollectorRegistry, clock: Clock, *, token: str | None = None) -> FastAPI:
+    """The application over a store; with a token, only who sends it is answered."""
+    app = FastAPI(
+        title="kvwatch",
+        version=__version__,
+        description=answers.__doc__ or "",
+        docs_url=None,  # their pages load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+        responses={401: {"model": answers.Failed}} if token else None,
+    )
+    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
+    app.add_middleware(Front, token=token)
+    _explain_errors(app)
+    _add_probes(app)
+    _add_metrics(app, registry)
+    _add_api(app, store, clock)
+
+    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+    async def landing() -> HTMLResponse:
+        policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
+        return HTMLResponse(page(store, clock), headers={"Content-Security-Policy": policy})
+
+    return app
+
+
+def _add_probes(app: FastAPI) -> None:
+    @app.get("/healthz")
+    async def healthz() -> answers.Health:
+        """Whether kvwatch is alive."""
+        return answers.Health(status="ok")
+
+    @app.get("/readyz")
+    async def readyz() -> answers.Health:
+        """Whether kvwatch serves. It does not depend on vLLM: a sidecar must not hold back what it watches."""
+        return answers.Health(status="ok")
+
+
+def _add_metrics(app: FastAPI, registry: CollectorRegistry) -> None:
+    async def metrics(request: Request) -> Response:
+        """kvwatch's metrics, in the text format or OpenMetrics, as `Accept` asks."""
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(registry), media_type=None, headers={"Content-Type": content_type})
+
+    app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})(metrics)
+    app.get("/metrics/", include_in_schema=False)(metrics)
+
+
+def _add_api(app: FastAPI, store: Store, clock: Clock) -> None:
+    @app.get("/api/v1/state", response_model=answers.StateAnswer)
+    async def state() -> dict[str, Any]:
+        """Everything kvwatch knows now, by target and engine."""
+        return views.state(store, clock)
+
+    @app.get("/api/v1/findings", response_model=answers.FindingsAnswer)
+    async def findings() -> dict[str, Any]:
+        """The symptoms that fire now, with evidence, causes and actions."""
+        return views.all_findings(store, clock)
+
+    @app.get("/api/v1/events", response_model=answers.EventsAnswer, response_model_by_alias=True)
+    async def events() -> dict[str, Any]:
+        """Restarts, engines that came and went, and every transition of a symptom."""
+        return views.events(store, clock)
+
+    @app.get(
+        "/api/v1/history", response_model=answers.HistoryAnswer, responses={404: {"model": answers.Failed}}
+    )
+    async def history(
+        target: str | None = None,
+        model_name: str | None = None,
+        engine: str | None = None,
+        seconds: Annotated[
+            float, Query(gt=0, le=_MOST_SECONDS, description="how far back, at most what is kept")
+        ] = 600.0,
+    ) -> dict[str, Any]:
+        """The samples of the last seconds at full resolution, of all engines or those asked for."""
+        try:
+            return views.history(
+                store, clock, seconds=seconds, target=target, model_name=model_name, engine=engine
+            )
+        except views.UnknownName as unknown:
+            raise HTTPException(404, str(unknown)) from None
+
+    @app.get("/debug/last-failures", response_model=answers.FailuresAnswer)
+    async def last_failures() -> dict[str, Any]:
+        """The latest scrapes that gave nothing, with the beginning of what came, secrets taken out."""
+        return views.failures(store)
+
+
+def _explain_errors(app: FastAPI) -> None:
+    """Every error is JSON with one message."""
+
+    def answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+        return JSONResponse({"error": message}, status, headers=headers)
+
+    @app.exception_handler(StarletteHTTPException)
+    async def refused(request: Request, error: StarletteHTTPException) -> JSONResponse:
+        if error.status_code == 405:
+            return answer(405, "kvwatch is read-only: use GET", error.headers)
+        if error.status_code == 404 and error.detail == "Not Found":
+            return answer(404, f"nothing is at {request.url.path[:200]}; / lists what there is")
+        return answer(error.status_code, str(error.detail), error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def misasked(_: Request, error: RequestValidationError) -> JSONResponse:
+        wrong = "; ".join(f"{e['loc'][-1]}: {e['msg']}" for e in error.errors())
+        return answer(422, wrong)
+
+    @app.exception_handler(Exception)
+    async def failed(_: Request, __: Exception) -> JSONResponse:
+        return answer(500, "kvwatch failed at this request; its log says how")

@@ -1,0 +1,169 @@
+"""One line for each thing that happened, for people (logfmt) or for machines (JSON). Never a line per poll."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+from kvwatch.core.lifecycle import Stage
+from kvwatch.core.report import clean, identity
+from kvwatch.core.state import Event, State, Transition
+from kvwatch.core.symptoms import BY_ID, Severity
+
+log = logging.getLogger("kvwatch")
+
+_PLAIN = re.compile(r"[\w.:/+%@{}\[\]-]+")
+_LEVELS = {Severity.CRITICAL: logging.ERROR, Severity.WARNING: logging.WARNING, Severity.INFO: logging.INFO}
+_FIELDS = "kvwatch_fields"
+_CONTROL = {i: f"\\x{i:02x}" for i in (*range(32), 127)}
+
+
+def say(level: int, message: str, **fields: Any) -> None:
+    """Logs a message with fields; what a field's value may be is what JSON can say."""
+    log.log(level, message, extra={_FIELDS: fields})
+
+
+def _facts(record: logging.LogRecord) -> dict[str, Any]:
+    at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    facts: dict[str, Any] = {"time": at, "level": record.levelname.lower(), "message": record.getMessage()}
+    facts |= clean(getattr(record, _FIELDS, {}))
+    if record.exc_info:
+        facts["traceback"] = logging.Formatter().formatException(record.exc_info)
+    return facts
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps(_facts(record), ensure_ascii=False, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """``key=value`` pairs; a traceback keeps its lines, after the pairs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts = _facts(record)
+        traceback = facts.pop("traceback", None)
+        line = " ".join(f"{key}={_word(value)}" for key, value in _flat(facts).items())
+        return f"{line}\n{traceback}" if traceback else line
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in facts.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.6g}" if math.isfinite(value) else "unknown"
+    text = ",".join(map(_word, value)) if isinstance(value, list) else str(value)
+    if _PLAIN.fullmatch(text):
+        return text
+    return json.dumps(text, ensure_ascii=False).translate(_CONTROL)
+
+
+def set_up(style: Literal["text", "json"], level: str, stream: TextIO | None = None) -> None:
+    """Sends kvwatch's lines, and the web server's complaints, to a stream (default: standard error)."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    for name, lowest in (("kvwatch", level.upper()), ("uvicorn.error", "WARNING")):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.setLevel(lowest)
+        logger.propagate = False
+
+
+def log_transition(change: Transition) -> None:
+    """A symptom changed its stage. Firing speaks as loud as its severity; what is pending is for the curious."""
+    level = logging.INFO
+    if change.after is Stage.FIRING:
+        level = _LEVELS[BY_ID[change.symptom].severity]
+    elif change.after is Stage.PENDING or (change.before is Stage.PENDING and change.after is Stage.INACTIVE):
+        level = logging.DEBUG
+    say(
+        level,
+        f"{change.symptom} is {change.after}",
+        **identity(change.key),
+        symptom=change.symptom,
+        **{"from": str(change.before), "to": str(change.after)},
+        evidence=dict(change.evidence),
+        **({"reason": change.reason} if change.reason else {}),
+    )
+
+
+def log_event(event: Event) -> None:
+    """A restart, or an engine that came or went."""
+    level = logging.WARNING if event.kind == "restart" else logging.INFO
+    say(
+        level,
+        event.kind.replace("_", " "),
+        **identity(event.key),
+        event=event.kind,
+        detail=dict(event.detail),
+    )
+
+
+def log_changes(before: State, after: State, transitions: Iterable[Transition]) -> None:
+    """What one outcome changed: up or down, events, symptoms."""
+    if after.up is not before.up:
+        if after.up:
+            say(logging.INFO, "vLLM is scraped", target=after.target, up=True)
+        elif after.error is not None:
+            error = after.error
+            say(
+                logging.WARNING,
+                "vLLM can't be scraped",
+                target=after.target,
+                up=False,
+                failure=str(error.kind),
+                detail=error.detail,
+            )
+    known = set(map(id, before.events))
+    for event in after.events:
+        if id(event) not in known:
+            log_event(event)
+    for change in transitions:
+        log_transition(change)
+
+
+def log_narrowing(target: str, *, in_use: bool, why: str) -> None:
+    """Whether only what is read is asked for, from now on."""
+    message = "scrapes are narrowed to what is read" if in_use else "scrapes are of the whole page"
+    say(logging.INFO, message, target=target, narrowed=in_use, why=why)
+
+
+class Complaints:
+    """Errors that nobody expected, each kind with its traceback at most once a minute."""
+
+    def __init__(self, every_s: float = 60.0) -> None:
+        self._every_s = every_s
+        self._said: dict[str, float] = {}
+
+    def about(self, error: Exception, now: float, **fields: Any) -> None:
+        """Logs an error unless one of its kind was logged just now; `now` in monotonic seconds."""
+        kind = type(error).__qualname__
+        said = self._said.get(kind)
+        if said is not None and now - said < self._every_s:
+            return
+        self._said[kind] = now
+        log.error(
+            "an error that should not happen; kvwatch goes on",
+            exc_info=error,
+            extra={_FIELDS: {**fields, "error": kind}},
+        )

@@ -1,0 +1,226 @@
+"""One task per target: scrape, advance, publish, and again. It never dies and keeps its beat.
+
+A tick is `_tick`: choose what to ask for, ask, let `advance` judge, publish. Around it is the rhythm (back-off
+while the server is down) and a net that catches whatever nobody thought of. Facts from other endpoints are
+read by a task of their own and travel with the next page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+from kvwatch.core.outcome import Facts, Failure, Outcome, Pace, Scrape, ScrapeError
+from kvwatch.core.pipeline import advance, next_pace
+from kvwatch.core.state import State, Transition
+from kvwatch.sidecar.clock import Clock
+from kvwatch.sidecar.log import Complaints, log_changes, log_narrowing
+from kvwatch.sidecar.narrowing import Narrowing, same_series
+from kvwatch.sidecar.pacing import Backoff, DutyCycle, Rhythm
+from kvwatch.sidecar.redact import redacted
+from kvwatch.sidecar.scrape import BadAnswer
+from kvwatch.sidecar.store import FailedScrape, Store
+from kvwatch.sidecar.transport import EXCERPT_BYTES
+
+if TYPE_CHECKING:
+    from kvwatch.settings import Settings
+
+FACTS_EVERY_S = 600.0
+_BREATH_S = 0.05
+"""The least time between two ticks, whatever the rest says."""
+_OURS = "kvwatch itself failed at this scrape; its log says how"
+
+Judge = Callable[[State, Outcome, float], tuple[State, tuple[Transition, ...]]]
+
+
+class Source(Protocol):
+    """Where pages come from; `kvwatch.sidecar.scrape.Scraper` is the one."""
+
+    secrets: tuple[str, ...]
+
+    async def scrape(self, pace: Pace, names: Sequence[str] | None = None) -> Scrape | ScrapeError: ...
+
+    async def facts(self) -> Facts: ...
+
+
+class Poller:
+    """Watches one target, from a state on. `judge` is the one seam, `advance`."""
+
+    def __init__(
+        self,
+        state: State,
+        source: Source,
+        store: Store,
+        clock: Clock,
+        settings: Settings,
+        *,
+        random: Random | None = None,
+        judge: Judge = advance,
+    ) -> None:
+        self.target = state.target
+        self._state = state
+        self._source = source
+        self._store = store
+        self._clock = clock
+        self._judge = judge
+        self._narrowing = Narrowing(settings.narrow)
+        self._duty = DutyCycle(settings.interval_s, settings.max_interval_s, settings.duty_cycle)
+        self._backoff = Backoff(settings.backoff_max_s, random or Random())  # noqa: S311 - jitter, no secret
+        self._waited_s = settings.interval_s
+        self._facts: Facts | None = None
+        self._facts_asked: tuple[float, int] | None = None
+        self._facts_task: asyncio.Task[None] | None = None
+        self._complaints = Complaints()
+        store.publish(state)
+
+    async def run(self) -> None:
+        """Polls until cancelled."""
+        rhythm = Rhythm(self._clock.now())
+        try:
+            while True:
+                started = self._clock.now()
+                good = False
+                try:
+                    good = await self._tick()
+                except Exception as error:  # noqa: BLE001 - the net: watching goes on whatever happens
+                    self._unexpected(error)
+                due = self._next(rhythm, started, good=good)
+                await self._clock.sleep(max(due - self._clock.now(), _BREATH_S))
+        finally:
+            if self._facts_task is not None:
+                self._facts_task.cancel()
+
+    def _next(self, rhythm: Rhythm, started: float, *, good: bool) -> float:
+        """When the next tick is due."""
+        interval = self._duty.interval_s
+        if not good:
+            self._waited_s = self._backoff.failed(interval)
+            return rhythm.restart(started, self._waited_s)
+        if self._backoff.succeeded():
+            due, missed = rhythm.restart(started, interval), 0
+        else:
+            due, missed = rhythm.next(self._clock.now(), interval)
+        self._waited_s = interval
+        if missed:
+            self._store.count(self.target, missed_ticks=missed)
+        return due
+
+    # -- one tick ----------------------------------------------------------------------------------------------
+
+    async def _tick(self) -> bool:
+        """Scrapes, judges, publishes. Whether a page came that could be read."""
+        self._store.count(self.target, polls=1)
+        self._ask_for_facts()
+        try:
+            outcome = await self._ask()
+        except Exception as error:  # noqa: BLE001 - a failure like any other, to whoever reads the state
+            self._unexpected(error)
+            outcome = ScrapeError(Failure.CONNECTION, _OURS, self._clock.wall())
+        outcome, now = self._stamped(outcome), self._clock.now()
+        before = self._state
+        try:
+            state, transitions = self._judge(before, outcome, now)
+        except Exception as error:  # noqa: BLE001 - old values must not stand as new ones
+            self._unexpected(error)
+            outcome = ScrapeError(
+                Failure.MALFORMED, _OURS, outcome.wall, outcome.duration_s, outcome.interval_s
+            )
+            state, transitions = self._judge(before, outcome, now)
+        state = self._without_secrets(state)
+        self._state = state
+        self._store.publish(state, transitions)
+        log_changes(before, state, transitions)
+        if state.error is not None:
+            self._keep(state.error, outcome)
+            return False
+        if isinstance(outcome, Scrape):
+            await self._learn(outcome, now)
+        return True
+
+    async def _ask(self) -> Outcome:
+        """The page that is due: narrowed if that works, whole otherwise, at once if it just ceased to work."""
+        now = self._clock.now()
+        pace = next_pace(self._state, now)
+        names = self._narrowing.names(self._state, pace, now)
+        outcome = await self._source.scrape(pace, names)
+        if names is None:
+            return outcome
+        why = self._narrowing.objection(outcome, names)
+        if why:
+            self._narrowing.probed(self._state, False, now)
+            log_narrowing(self.target, in_use=False, why=redacted(why, self._source.secrets))
+            if self._narrowing.worth_a_whole_page(outcome):
+                return await self._source.scrape(pace, None)
+        return outcome
+
+    def _stamped(self, outcome: Outcome) -> Outcome:
+        """With the time of day, the spacing kept at present, and facts that came in meanwhile."""
+        wall, interval = self._clock.wall(), self._duty.interval_s
+        if isinstance(outcome, ScrapeError):
+            return replace(outcome, wall=wall, interval_s=max(interval, self._waited_s))
+        facts, self._facts = self._facts, None
+        return replace(outcome, wall=wall, interval_s=interval, facts=facts)
+
+    async def _learn(self, page: Scrape, now: float) -> None:
+        """What a good page tells about the scraping itself: its cost, and whether it can be narrowed."""
+        self._duty.took(str(page.pace) if page.narrowed else "whole", page.duration_s)
+        if page.narrowed:
+            return
+        self._narrowing.saw_whole(now)
+        if not self._narrowing.probe_due(self._state, now):
+            return
+        names = self._narrowing.probe_names(self._state)
+        answer = await self._source.scrape(Pace.FULL, names)
+        good = isinstance(answer, Scrape) and same_series(
+            self._state.policy.vocabulary, page.body, answer.body
+        )
+        if self._narrowing.probed(self._state, good, now):
+            log_narrowing(
+                self.target, in_use=good, why="the narrowed answer held all that the whole page did"
+            )
+
+    # -- facts -------------------------------------------------------------------------------------------------
+
+    def _ask_for_facts(self) -> None:
+        """Starts to read facts when they are due: at the start, after a restart, every ten minutes."""
+        if not self._state.up or (self._facts_task is not None and not self._facts_task.done()):
+            return
+        now, restarts = self._clock.now(), self._state.restarts
+        if self._facts_asked is not None:
+            at, of = self._facts_asked
+            if of == restarts and now - at < FACTS_EVERY_S:
+                return
+        self._facts_asked = (now, restarts)
+        self._facts_task = asyncio.create_task(self._read_facts())
+
+    async def _read_facts(self) -> None:
+        try:
+            self._facts = await self._source.facts()
+        except Exception as error:  # noqa: BLE001 - facts are an extra
+            self._unexpected(error)
+
+    # -- what went wrong ---------------------------------------------------------------------------------------
+
+    def _without_secrets(self, state: State) -> State:
+        """A server may say back what it was sent."""
+        if state.error is None:
+            return state
+        return replace(
+            state, error=replace(state.error, detail=redacted(state.error.detail, self._source.secrets))
+        )
+
+    def _keep(self, error: ScrapeError, outcome: Outcome) -> None:
+        raw = b""
+        if isinstance(outcome, Scrape):
+            raw = outcome.body[:EXCERPT_BYTES]
+        elif isinstance(outcome, BadAnswer):
+            raw = outcome.excerpt
+        excerpt = redacted(raw.decode("utf-8", "replace"), self._source.secrets)
+        self._store.failed(FailedScrape(self.target, error.wall, error.kind, error.detail, excerpt))
+
+    def _unexpected(self, error: Exception) -> None:
+        self._store.count(self.target, unexpected_errors=1)
+        self._complaints.about(error, self._clock.now(), target=self.target)

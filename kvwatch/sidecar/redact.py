@@ -1,0 +1,45 @@
+"""Takes secrets out of what is shown or logged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import urlsplit, urlunsplit
+
+_USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s@\"'<>]+@")
+_AUTHORIZATION = re.compile(r"(?i)\b(?P<kind>bearer|basic)\s+[a-z0-9._~+/=-]{4,}")
+_PARAMETER = re.compile(
+    r"(?i)(?P<name>\b(?:[a-z0-9]+[_-])*(?:token|secret|password|passwd|api[_-]?key|key|signature|sig))=(?P<value>[^&\s\"'<>]+)"
+)
+_HIDDEN = "***"
+_SHORTEST = 4
+
+
+def shown_url(url: str) -> str:
+    """A URL without its user, password and query."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if ":" in host:
+        host = f"[{host}]"
+    try:
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:
+        port = ""
+    return urlunsplit((parts.scheme, host + port, parts.path, "", ""))
+
+
+def secrets_of(url: str, token: str | None) -> tuple[str, ...]:
+    """The secret words of a target: its token, and the user's password and query values in its URL."""
+    parts = urlsplit(url)
+    values = [pair.partition("=")[2] for pair in parts.query.split("&")]
+    found = (token, parts.password, *values)
+    return tuple(word for word in found if word and len(word) >= _SHORTEST)
+
+
+def redacted(text: str, secrets: Iterable[str] = ()) -> str:
+    """`text` without the secrets given, without users in URLs, and without what looks like a credential."""
+    for word in secrets:
+        text = text.replace(word, _HIDDEN)
+    text = _USERINFO.sub(rf"\g<scheme>{_HIDDEN}@", text)
+    text = _AUTHORIZATION.sub(rf"\g<kind> {_HIDDEN}", text)
+    return _PARAMETER.sub(rf"\g<name>={_HIDDEN}", text)

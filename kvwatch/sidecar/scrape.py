@@ -1,0 +1,170 @@
+"""HTTP in: one page of one target, whole or narrowed to names, or the failure that it came to.
+
+Theory of operation
+    vLLM serves its metrics from the event loop that also serves its users, and collects them at every request.
+    ``/metrics/?name[]=…`` (with the slash) makes it collect, format and send only what is asked for.
+    `Accept` asks for the plain text format: another one can turn the colons of vLLM's names into underscores.
+
+    Whatever the network or the other side does ends as a `ScrapeError` with a kind. Nothing else leaves
+    `Scraper.scrape`: no exception, no secret, no body beyond the limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urljoin, urlsplit, urlunsplit
+
+import httpx
+
+from kvwatch import __version__
+from kvwatch.core.outcome import Facts, Failure, Pace, Scrape, ScrapeError
+from kvwatch.sidecar.clock import Clock, SystemClock
+from kvwatch.sidecar.facts import Answers, read_facts
+from kvwatch.sidecar.redact import redacted, secrets_of
+from kvwatch.sidecar.transport import EXCERPT_BYTES, BadBody, Decoder, classify, is_loopback
+
+if TYPE_CHECKING:
+    from kvwatch.settings import Settings, TargetSettings
+
+USER_AGENT = f"kvwatch/{__version__}"
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+@dataclass(frozen=True, slots=True)
+class BadAnswer(ScrapeError):  # noqa: N818 - a value, like what it extends
+    """A failure in which the server may have said something; `excerpt` is the beginning of it."""
+
+    excerpt: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    headers: httpx.Headers
+    body: bytes
+
+
+class Scraper:
+    """Scrapes one target. `clock` tells how long an answer took; time-outs are real seconds whatever it says."""
+
+    def __init__(
+        self,
+        target: TargetSettings,
+        settings: Settings,
+        client: httpx.AsyncClient,
+        clock: Clock | None = None,
+    ) -> None:
+        self._target = target
+        self._client = client
+        self._clock = clock or SystemClock()
+        self._timeout_s = settings.effective_timeout_s
+        self._limit = settings.max_body_bytes
+        near = is_loopback(urlsplit(target.url).hostname or "")
+        self._encoding = "identity" if near else "gzip"
+        self._moved: str | None = None
+        self._token = target.token.get_secret_value() if target.token else None
+        self.secrets = secrets_of(target.url, self._token)
+
+    async def scrape(self, pace: Pace, names: Sequence[str] | None = None) -> Scrape | ScrapeError:
+        """A page at a pace: whole, or with no more than the samples of these names."""
+        started = self._clock.now()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                answer = await self._page(names)
+        except BadBody as bad:
+            return self._failed(bad.kind, str(bad), started, bad.excerpt)
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
+            self._moved = None
+            kind, detail = classify(error)
+            if kind is Failure.TIMEOUT:
+                detail = f"no whole answer within {self._timeout_s:g} s"
+            return self._failed(kind, detail, started)
+        return Scrape(
+            body=answer.body,
+            wall=self._clock.wall(),
+            duration_s=self._clock.now() - started,
+            pace=pace,
+            narrowed=names is not None,
+            content_type=answer.headers.get("content-type", ""),
+        )
+
+    async def facts(self) -> Facts:
+        """What ``/version`` and ``/v1/models`` say; empty where they do not answer as vLLM does."""
+        return await read_facts(self._target.url, self._fact)
+
+    def _failed(self, kind: Failure, detail: str, started: float, excerpt: bytes = b"") -> ScrapeError:
+        took = self._clock.now() - started
+        return BadAnswer(kind, redacted(detail, self.secrets), self._clock.wall(), took, excerpt=excerpt)
+
+    def _headers(self, accept: str) -> dict[str, str]:
+        headers = {"Accept": accept, "Accept-Encoding": self._encoding, "User-Agent": USER_AGENT}
+        return headers | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
+
+    async def _page(self, names: Sequence[str] | None) -> _Answer:
+        headers = self._headers("text/plain; version=0.0.4")
+        url = self._moved or self._target.url
+        if names is not None:
+            url = narrowed_url(self._target.url, names)
+        answer = await self._get(url, headers, self._limit)
+        if answer.status in _REDIRECTS:
+            there = urljoin(url, answer.headers.get("location", ""))
+            if not _same_origin(url, there):
+                raise BadBody(Failure.HTTP_STATUS, _elsewhere(answer.status, there), answer.body)
+            answer = await self._get(there, headers, self._limit)
+            if names is None and answer.status == 200:
+                self._moved = there
+        if answer.status != 200:
+            self._moved = None
+            raise BadBody(Failure.HTTP_STATUS, f"the answer is HTTP status {answer.status}", answer.body)
+        return answer
+
+    async def _get(self, url: str, headers: dict[str, str], limit: int) -> _Answer:
+        """GET; once more, on a new connection, if the one kept open turns out to be closed."""
+        try:
+            return await self._fetch(url, headers, limit)
+        except httpx.RemoteProtocolError as error:
+            if "without sending a response" not in str(error):
+                raise
+            return await self._fetch(url, headers, limit)
+
+    async def _fetch(self, url: str, headers: dict[str, str], limit: int) -> _Answer:
+        async with self._client.stream("GET", url, headers=headers, timeout=self._timeout_s) as answer:
+            good = answer.status_code == 200
+            try:
+                decoder = Decoder(
+                    answer.headers.get("content-encoding", ""), limit if good else EXCERPT_BYTES
+                )
+                async for piece in answer.aiter_raw():
+                    decoder.feed(piece)
+                body = decoder.body()
+            except BadBody as bad:
+                if good:
+                    raise
+                body = bad.excerpt  # an error page is only looked at, and only its beginning
+            return _Answer(answer.status_code, answer.headers, body)
+
+    async def _fact(self, url: str) -> Answers:
+        """The JSON at a URL of the server."""
+        answer = await self._get(url, self._headers("application/json"), 1 << 20)
+        return answer.status, answer.body
+
+
+def narrowed_url(url: str, names: Sequence[str]) -> str:
+    """The URL that answers with samples of these names only: with a slash, as vLLM's mounted app has it."""
+    parts = urlsplit(url)
+    asked = "&".join(f"name[]={quote(name, safe=':')}" for name in names)
+    query = f"{parts.query}&{asked}" if parts.query else asked
+    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") + "/", query, ""))
+
+
+def _same_origin(here: str, there: str) -> bool:
+    a, b = httpx.URL(here), httpx.URL(there)
+    return (a.scheme, a.host, a.port) == (b.scheme, b.host, b.port)
+
+
+def _elsewhere(status: int, there: str) -> str:
+    host = httpx.URL(there).host[:100]
+    return f"the answer is a redirect ({status}) to another host, {host!r}, which is not followed"

@@ -1,0 +1,154 @@
+"""The HTTP client, and what can go wrong between two machines put into words of one closed set."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import ssl
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import httpx
+
+from kvwatch.core.outcome import Failure
+
+if TYPE_CHECKING:
+    from kvwatch.settings import TargetSettings
+
+EXCERPT_BYTES = 2048
+"""How much of a bad answer is kept to look at."""
+_KEEPALIVE_S = 4.0
+"""Shorter than the 5 s after which vLLM closes an idle connection, so that none is used that it just closed."""
+
+
+class BadBody(Exception):  # noqa: N818 - the other side's error, not ours
+    """A body that is longer than allowed or not in the encoding it claims; `excerpt` is its beginning."""
+
+    def __init__(self, kind: Failure, detail: str, excerpt: bytes = b"") -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.excerpt = excerpt
+
+
+def client_for(target: TargetSettings) -> httpx.AsyncClient:
+    """A client for one target. Proxies and credentials of the environment are left alone: targets are near."""
+    return httpx.AsyncClient(
+        verify=_verification(target),
+        trust_env=False,
+        follow_redirects=False,
+        limits=httpx.Limits(max_connections=4, max_keepalive_connections=2, keepalive_expiry=_KEEPALIVE_S),
+    )
+
+
+def _verification(target: TargetSettings) -> ssl.SSLContext | bool:
+    if urlsplit(target.url).scheme != "https":
+        return False  # no certificates to read for plain HTTP: 20 ms and 2 MiB less
+    if target.insecure_tls:
+        return False
+    return ssl.create_default_context(cafile=None if target.ca_file is None else str(target.ca_file))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's own."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def classify(error: BaseException) -> tuple[Failure, str]:
+    """Which failure an exception of the transport is, and one line that says so."""
+    chain = list(_chain(error))
+    for one in chain:
+        if isinstance(one, socket.gaierror | UnicodeError):
+            return Failure.DNS, f"the host name can't be resolved: {_line(one)}"
+        if isinstance(one, ssl.SSLError):
+            return Failure.TLS, f"TLS failed: {_line(one)}"
+    if isinstance(error, ValueError):
+        return Failure.CONNECTION, f"the request can't be made: {_line(error)}"
+    for one in chain:
+        if isinstance(one, ConnectionRefusedError) or getattr(one, "errno", None) == errno.ECONNREFUSED:
+            return Failure.REFUSED, "the connection was refused: nothing listens there"
+    if any(isinstance(one, TimeoutError | httpx.TimeoutException) for one in chain):
+        return Failure.TIMEOUT, "no whole answer in time"
+    return Failure.CONNECTION, f"the connection failed: {_line(chain[-1]) or _line(error)}"
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception, what caused it, and what caused that."""
+    todo: list[BaseException] = [error]
+    seen: set[int] = set()
+    while todo:
+        one = todo.pop(0)
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        if isinstance(one, BaseExceptionGroup):
+            todo += one.exceptions
+        todo += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
+
+
+def _line(error: BaseException) -> str:
+    if isinstance(error, httpx.LocalProtocolError):
+        return "the request can't be sent"  # its text would quote the headers, the token among them
+    words = " ".join(str(error).split())
+    return (words or type(error).__name__)[:200]
+
+
+class Decoder:
+    """Undoes a content encoding piece by piece and refuses to grow beyond a limit, before memory is taken.
+
+    A small gzip body can hold gigabytes; so no more is unpacked than one byte beyond the limit. Every method
+    may raise `BadBody`.
+    """
+
+    def __init__(self, encoding: str, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._parts: list[bytes] = []
+        encoding = encoding.strip().lower()
+        self._inflate: zlib._Decompress | None = None
+        if encoding in {"gzip", "x-gzip", "deflate"}:
+            self._inflate = zlib.decompressobj(wbits=47)  # gzip or zlib, whichever its header says
+        elif encoding not in {"", "identity"}:
+            raise BadBody(
+                Failure.MALFORMED, f"the body is encoded as {encoding[:40]!r}, which was not asked for"
+            )
+
+    def feed(self, piece: bytes) -> None:
+        """Takes what came off the wire."""
+        if self._inflate is None:
+            self._add(piece)
+            return
+        try:
+            while piece and not self._inflate.eof:
+                self._add(self._inflate.decompress(piece, self._limit - self._size + 1))
+                piece = self._inflate.unconsumed_tail
+        except zlib.error as error:
+            raise self._bad(Failure.MALFORMED, f"the body is not what its encoding says: {error}") from None
+
+    def _add(self, plain: bytes) -> None:
+        self._size += len(plain)
+        self._parts.append(plain)
+        if self._size > self._limit:
+            raise self._bad(Failure.TOO_LARGE, f"the body is longer than the {self._limit} bytes allowed")
+
+    def _bad(self, kind: Failure, detail: str) -> BadBody:
+        return BadBody(kind, detail, self.so_far[:EXCERPT_BYTES])
+
+    @property
+    def so_far(self) -> bytes:
+        """What came until now, decoded."""
+        return b"".join(self._parts)
+
+    def body(self) -> bytes:
+        """What came, now that nothing more will."""
+        if self._inflate is not None and not self._inflate.eof and self._size:
+            raise self._bad(Failure.MALFORMED, "the compressed body ends too early")
+        return self.so_far

@@ -1,0 +1,145 @@
+"""The store as plain data, for the HTTP interface. Reads only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvwatch import __version__
+from kvwatch.core import report
+from kvwatch.core.findings import findings
+from kvwatch.core.state import EngineState, State
+from kvwatch.core.window import TRACKED, Sample
+from kvwatch.sidecar.clock import Clock
+from kvwatch.sidecar.store import Store
+
+_GAUGES: dict[str, str] = {
+    "at": "unix seconds",
+    "kv_cache_usage_ratio": "ratio, 0 to 1",
+    "requests_running": "requests",
+    "requests_waiting": "requests",
+    "requests_deferred": "requests",
+    "kv_cache_demand_ratio": "ratio, 1 is exactly full",
+    "regime": "name",
+}
+
+
+def _unit(counter: str) -> str:
+    if counter.endswith("/sum") or "tokens_total" in counter:
+        return "tokens, increase"
+    if "iteration" in counter:
+        return "engine steps, increase"
+    return "preemptions, increase" if "preemptions" in counter else "requests, increase"
+
+
+UNITS: dict[str, str] = _GAUGES | {name: _unit(name) for name in TRACKED}
+
+
+class UnknownName(LookupError):  # noqa: N818 - the asker's error, not ours
+    """Something was asked for that is not there; the text says what there is."""
+
+
+def state(store: Store, clock: Clock) -> dict[str, Any]:
+    """Everything."""
+    targets = [
+        report.target(one) | {"polling": _polling(store, one, clock.now())} for one in store.states().values()
+    ]
+    return _clean({"version": __version__, "at": clock.wall(), "targets": targets})
+
+
+def _polling(store: Store, one: State, now: float) -> dict[str, Any]:
+    stats = store.poll_stats(one.target)
+    last = one.last
+    return {
+        "polls": stats.polls,
+        "missed_ticks": stats.missed_ticks,
+        "unexpected_errors": stats.unexpected_errors,
+        "interval_seconds": last.interval_s if last else None,
+        "duration_seconds": last.duration_s if last else None,
+        "narrowed": last.narrowed if last else None,
+        "age_seconds": None if one.good_at is None else max(now - one.good_at, 0.0),
+    }
+
+
+def all_findings(store: Store, clock: Clock) -> dict[str, Any]:
+    """What fires, over all targets."""
+    found = [report.finding(f, now_wall=one.wall) for one in store.states().values() for f in findings(one)]
+    return _clean({"at": clock.wall(), "findings": found})
+
+
+def events(store: Store, clock: Clock) -> dict[str, Any]:
+    """Events and transitions, oldest first."""
+    happened = sorted((e for one in store.states().values() for e in one.events), key=lambda e: e.t)
+    changes = store.transitions()
+    start = changes[0].t if changes else 0.0
+    return _clean(
+        {
+            "at": clock.wall(),
+            "events": [report.event(e) for e in happened],
+            "transitions": [report.transition(c, start=start) for c in changes],
+        }
+    )
+
+
+def history(
+    store: Store,
+    clock: Clock,
+    *,
+    seconds: float,
+    target: str | None = None,
+    model_name: str | None = None,
+    engine: str | None = None,
+) -> dict[str, Any]:
+    """The samples of the engines asked for. `UnknownName` if a name fits none."""
+    states = store.states()
+    if target is not None and target not in states:
+        raise _unknown("target", target, states)
+    chosen = [s for s in states.values() if target is None or s.target == target]
+    engines = [(s, e) for s in chosen for e in s.engines.values()]
+    for what, asked in (("model_name", model_name), ("engine", engine)):
+        if asked is None:
+            continue
+        known = {getattr(e.key, what) for _, e in engines}
+        if asked not in known:
+            raise _unknown(what, asked, known)
+        engines = [(s, e) for s, e in engines if getattr(e.key, what) == asked]
+    found = [report.identity(e.key) | {"columns": _columns(s, e, seconds)} for s, e in engines]
+    return _clean({"at": clock.wall(), "seconds": seconds, "units": UNITS, "engines": found})
+
+
+def _unknown(what: str, asked: str, known: Any) -> UnknownName:
+    names = ", ".join(sorted(known)) or "none yet"
+    return UnknownName(f"no {what} is called {asked!r}; known: {names}")
+
+
+def _columns(one: State, engine: EngineState, seconds: float) -> dict[str, list[Any]]:
+    if one.now is None or one.wall is None:
+        return {name: [] for name in UNITS}
+    start = one.now - seconds
+    rows = [row for row in engine.windows.samples.since(start) if row.t >= start]
+    offset = one.wall - one.now
+    values = [_row(row, offset) for row in rows]
+    return (
+        dict(zip(UNITS, map(list, zip(*values, strict=True)), strict=True))
+        if values
+        else {n: [] for n in UNITS}
+    )
+
+
+def _row(row: Sample, offset: float) -> tuple[Any, ...]:
+    at = round(row.t + offset, 3)
+    return (at, row.usage, row.running, row.waiting, row.deferred, row.demand, row.regime, *row.climbs)
+
+
+def failures(store: Store) -> dict[str, Any]:
+    """The latest scrapes that gave nothing."""
+    return {
+        "failures": [
+            {"target": f.target, "at": f.wall, "kind": str(f.kind), "detail": f.detail, "excerpt": f.excerpt}
+            for f in store.failures()
+        ]
+    }
+
+
+def _clean(data: dict[str, Any]) -> dict[str, Any]:
+    cleaned: dict[str, Any] = report.clean(data)
+    return cleaned

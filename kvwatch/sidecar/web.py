@@ -1,0 +1,107 @@
+"""The web server: a socket of our own, and a uvicorn that leaves signals and logs alone and stops when told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastapi import FastAPI
+
+    from kvwatch.settings import Settings
+
+_GRACE_S = 0.6
+"""How long answers under way may take to finish at the stop."""
+
+
+class CannotServe(Exception):  # noqa: N818 - said to a person, as it is
+    """The address or the certificate can't be used; the text says why, in one line."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; `CannotServe` if the address can't be had."""
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise CannotServe(
+            f"can't listen on {where}: {why.lower()}; choose another with --host and --port"
+        ) from None
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.serves = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.serves.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # the service has its own
+
+
+class Web:
+    """Serves an application on a socket until stopped."""
+
+    def __init__(self, app: FastAPI, settings: Settings, sock: socket.socket) -> None:
+        self._sock = sock
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            ws="none",
+            loop="none",
+            timeout_keep_alive=75,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
+        )
+        try:
+            config.load()
+        except (OSError, ssl.SSLError) as error:
+            raise CannotServe(f"can't use the certificate {settings.tls_cert} and its key: {error}") from None
+        self._server = _Server(config)
+        host, port = sock.getsockname()[:2]
+        scheme = "https" if settings.tls_cert else "http"
+        self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    async def run(self, started: Callable[[], None]) -> None:
+        """Serves until `stop`, or until something breaks."""
+        serving = asyncio.create_task(self._server.serve(sockets=[self._sock]))
+        served = asyncio.create_task(self._server.serves.wait())
+        try:
+            await asyncio.wait({serving, served}, return_when=asyncio.FIRST_COMPLETED)
+            if served.done():
+                started()
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            await self._stop(serving)
+            raise
+        finally:
+            served.cancel()
+
+    async def _stop(self, serving: asyncio.Task[None]) -> None:
+        """Closes what is idle at once, and what is still being answered after the grace."""
+        self._server.should_exit = True
+        done, _ = await asyncio.wait({serving}, timeout=_GRACE_S)
+        if not done:
+            for connection in list(self._server.server_state.connections):
+                if connection.transport is not None:
+                    connection.transport.abort()
+            serving.cancel()
+            await asyncio.wait({serving}, timeout=0.2)
