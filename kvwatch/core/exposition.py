@@ -171,6 +171,9 @@ class Reader:
         """Raises what is wrong with a page as a whole."""
         if not found.series and not any(self._wanted(family) for family in found.families):
             what = "an HTML page" if body.lstrip()[:1] == b"<" else "no metric of vLLM in it"
+            close = next((family for family in found.families if "vllm" in family.lower()), "")
+            if close:
+                what += f", unless {close[:80]!r} is one in a spelling that the settings do not name"
             raise BadExposition(Failure.NOT_VLLM, f"the answer is 200 with {what}")
         if found.junk:
             shown = found.junk[0][:120].decode("utf-8", "backslashreplace")

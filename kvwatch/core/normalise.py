@@ -225,7 +225,8 @@ class Interpreter:
         if level is Level.ENGINE and not served:
             for name in CORE:
                 if name in missing and name not in candidates:
-                    missing[name] = f"{NOT_YET}: this vLLM exposes it with the first request it serves"
+                    names = ", ".join(self.vocabulary.names_of(name))
+                    missing[name] = f"{NOT_YET}: it comes with the first request served (looked for {names})"
         if level is Level.ENGINE and not config.known:
             missing["cache_config"] = self._why_absent("cache_config")
         return Snapshot(key, found, missing, caveats, config, served=served)
@@ -240,8 +241,12 @@ class Interpreter:
 
 
 def _served(found: Mapping[str, Value]) -> bool:
-    numbers = (found.get(name) for name in ("generation_tokens_total", "prompt_tokens_total"))
-    return any(isinstance(n, float) and n > 0 for n in numbers)
+    """Whether any counter shows that this engine ever did anything."""
+    return any(
+        value > 0 if isinstance(value, float) else isinstance(value, Histogram) and value.count > 0
+        for name, value in found.items()
+        if BY_NAME[name].kind is not Kind.GAUGE
+    )
 
 
 def _scale(alias: Alias, config: CacheConfig) -> float | str:
@@ -283,7 +288,7 @@ class _Planner:
             features=features,
             unknown=self._unknown(page.families),
             families=page.families,
-            exposed=tuple(dict.fromkeys(series.name for series in page.series)),
+            exposed=tuple(sorted({series.name for series in page.series})),
             configured=bool(self.configs),
         )
 
