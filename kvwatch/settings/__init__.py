@@ -3,6 +3,7 @@
 from kvwatch.settings.loading import SettingsError, load
 from kvwatch.settings.model import Settings
 from kvwatch.settings.showing import show
+from kvwatch.settings.sources import debugging
 from kvwatch.settings.target import TargetSettings
 
-__all__ = ["Settings", "SettingsError", "TargetSettings", "load", "show"]
+__all__ = ["Settings", "SettingsError", "TargetSettings", "debugging", "load", "show"]

@@ -26,7 +26,7 @@ from kvwatch.core.symptoms import BY_ID, THRESHOLDS
 from kvwatch.core.thresholds import check
 from kvwatch.core.vllm import ALIASES, NATIVE_SPELLINGS, RELAY_SPELLINGS, Alias, Vocabulary
 from kvwatch.settings.sources import LayerSource, environment, file
-from kvwatch.settings.target import TargetSettings, distinct, parse_targets, read_text
+from kvwatch.settings.target import TargetSettings, distinct, parse_targets, read_text, token_of
 from kvwatch.settings.values import duration, nearest, pairs, size, words
 
 Seconds = Annotated[float, BeforeValidator(duration)]
@@ -300,17 +300,7 @@ class Settings(BaseSettings):
     @field_validator("api_token")
     @classmethod
     def _from_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        path = info.data.get("api_token_file")
-        if path is None:
-            if value is not None and not value.get_secret_value().strip():
-                raise ValueError("is empty: leave it out to serve without a token")
-            return value
-        if value is not None:
-            raise ValueError("given beside api_token_file; keep one")
-        token = read_text(path).strip()
-        if not token:
-            raise ValueError(f"the file {path} is empty")
-        return SecretStr(token)
+        return token_of(value, info.data.get("api_token_file"), "api_token_file")
 
     @field_validator("api_token_file", "tls_cert", "tls_key")
     @classmethod

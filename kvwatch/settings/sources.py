@@ -7,6 +7,7 @@ refuses them, so that all that is wrong is said at once.
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
@@ -65,6 +66,11 @@ def flag(name: str) -> str:
 
 def _field(word: str, fields: Iterable[str]) -> str | None:
     return next((name for name in fields if word in (key(name), name)), None)
+
+
+def debugging() -> bool:
+    """Whether tracebacks are wanted (KVWATCH_DEBUG=1)."""
+    return os.environ.get(f"{PREFIX}DEBUG", "0") not in {"", "0"}
 
 
 def flags(given: Mapping[str, Any]) -> Layer:

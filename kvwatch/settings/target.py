@@ -26,8 +26,8 @@ class TargetSettings(BaseModel):
         default=DEFAULT_URL, description="where its metrics are; /metrics and http:// are added if left out"
     )
     name: str = Field(default="", description="what the label `target` says; default: host:port of the URL")
-    token: SecretStr | None = Field(default=None, description="bearer token sent to it")
     token_file: Path | None = Field(default=None, description="file that holds the bearer token")
+    token: SecretStr | None = Field(default=None, description="bearer token sent to it")
     ca_file: Path | None = Field(
         default=None, description="certificates (PEM) that its TLS certificate is checked against"
     )
@@ -52,18 +52,17 @@ class TargetSettings(BaseModel):
             raise ValueError("a target's name may hold letters, digits and _ . : [ ] - only")
         return name
 
+    @field_validator("token")
+    @classmethod
+    def _from_file(cls, token: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        return token_of(token, info.data.get("token_file"), "token_file")
+
     @field_validator("token_file", "ca_file")
     @classmethod
     def _there(cls, path: Path | None) -> Path | None:
         if path is not None:
             read_text(path)
         return path
-
-    def bearer(self) -> str | None:
-        """The token to send; a file is read each time, since tokens in files are renewed."""
-        if self.token is not None:
-            return self.token.get_secret_value()
-        return read_text(self.token_file).strip() if self.token_file is not None else None
 
 
 def read_text(path: Path) -> str:
@@ -73,6 +72,21 @@ def read_text(path: Path) -> str:
         raise ValueError(f"can't read this file: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ValueError("this file is not text") from None
+
+
+def token_of(token: SecretStr | None, path: Path | None, beside: str) -> SecretStr | None:
+    """The token: as given, or what the file holds."""
+    if path is not None and token is not None:
+        raise ValueError(f"given beside {beside}; keep one")
+    if path is not None:
+        token = SecretStr(read_text(path).strip())
+    if token is not None and not token.get_secret_value().strip():
+        raise ValueError(
+            f"the file {path} is empty" if path else "is empty: leave it out to go without a token"
+        )
+    if token is not None and not token.get_secret_value().isprintable():
+        raise ValueError("a token is one line of text")
+    return token
 
 
 def whole_url(url: str) -> str:

@@ -74,7 +74,8 @@ def test_targets_in_a_file(tmp_path: Path) -> None:
     file.write_text('[[targets]]\nname = "a"\nurl = "localhost:8000"\ntoken = "geheim"\nmax_num_seqs = 64\n')
     settings = load({"config": str(file)})
     (target,) = settings.targets
-    assert target.bearer() == "geheim"
+    assert target.token is not None
+    assert target.token.get_secret_value() == "geheim"
     assert settings.policy(target).max_num_seqs == 64
     assert "geheim" not in show(settings)
     assert "geheim" not in repr(settings)
@@ -220,6 +221,16 @@ def test_a_token_comes_from_a_file_and_is_shown_nowhere(tmp_path: Path) -> None:
     assert settings.api_token is not None
     assert settings.api_token.get_secret_value() == "geheim"
     assert "geheim" not in show(settings) + repr(settings)
+
+
+def test_a_target_takes_its_token_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("geheim\n")
+    (target,) = load({"targets": f'{{"url": "gpu1", "token_file": "{file}"}}'}).targets
+    assert target.token is not None
+    assert target.token.get_secret_value() == "geheim"
+    file.write_text("")
+    assert f"the file {file} is empty" in problems(api_token_file=str(file))[0]
 
 
 def test_what_is_shown_is_a_settings_file_that_says_the_same(tmp_path: Path) -> None:

@@ -1,0 +1,101 @@
+"""Command line options made from the settings, so that each has one name and one help text everywhere."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kvwatch.core.report import clean
+from kvwatch.settings import Settings
+from kvwatch.settings.sources import flag
+from kvwatch.settings.values import duration
+
+#: Several values, one an option or separated by commas.
+_MANY = frozenset({"targets", "spellings", "aliases", "thresholds", "disabled"})
+#: Never on a command line, where every user of the machine can read them.
+_SECRET = frozenset({"api_token"})
+_PLACEHOLDER = {"aliases": "SIGNAL=NAME", "thresholds": "NAME=VALUE", "targets": "[NAME=]URL"}
+
+
+def add_settings(parser: argparse._ActionsContainer, names: Iterable[str] | None = None) -> None:
+    """Options for the settings named, or for all."""
+    for name in Settings.model_fields if names is None else names:
+        field = Settings.model_fields[name]
+        if name in _SECRET:
+            continue
+        default = (
+            ""
+            if field.default in (None, [], {}) or name == "targets"
+            else f" (default: {_shown(field.default)})"
+        )
+        spelled = [flag(name)] + (["--target"] if name == "targets" else [])
+        parser.add_argument(
+            *spelled,
+            dest=name,
+            metavar=_PLACEHOLDER.get(name, _kind(name)),
+            action="append" if name in _MANY else "store",
+            help=((field.description or "") + default).replace("%", "%%"),
+        )
+
+
+def given(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings that were given as options."""
+    found = {name: getattr(args, name, None) for name in Settings.model_fields}
+    return {name: _joined(name, value) for name, value in found.items() if value is not None}
+
+
+def _joined(name: str, value: Any) -> Any:
+    """Options given several times, as one value: text is left for the settings to read."""
+    if name not in _MANY or not isinstance(value, list):
+        return value
+    if len(value) == 1:
+        return value[0]
+    return ",".join(value) if name != "targets" else [part for one in value for part in one.split(",")]
+
+
+def _kind(name: str) -> str:
+    if name.endswith("_s"):
+        return "SECONDS"
+    if name.endswith("_bytes"):
+        return "BYTES"
+    return "FILE" if name in {"config", "api_token_file", "tls_cert", "tls_key"} else "VALUE"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the same as JSON")
+
+
+def add_progress(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        help="show a progress bar on standard error (default: if that is a terminal)",
+    )
+
+
+def no_bar(args: argparse.Namespace) -> bool | None:
+    """What tqdm calls `disable`: None leaves it to whether there is a terminal."""
+    return None if args.progress is None else not args.progress
+
+
+def seconds(text: str) -> float:
+    """A duration above zero, for argparse."""
+    try:
+        value = duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+    return value
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    json.dump(clean(data), sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write("\n")

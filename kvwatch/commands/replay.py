@@ -1,0 +1,109 @@
+"""`kvwatch replay`: a recording, judged by its own clock as it would have been live."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from kvwatch.commands import options, text
+from kvwatch.commands.watch import Watch
+from kvwatch.core.findings import findings
+from kvwatch.core.pipeline import next_pace
+from kvwatch.recording import Record, Skipped, outcome, read, spaced
+from kvwatch.settings import Settings, TargetSettings, load
+
+HELP = "judge a recording and print what happened when"
+EPILOG = """\
+examples:
+  kvwatch replay incident.jsonl.gz
+  kvwatch replay incident.jsonl.gz --threshold kv_thrashing.per_request=0.5
+  kvwatch replay incident.jsonl.gz --json | jq '.symptoms[] | select(.fired)'
+  curl -s localhost:8000/metrics > page.prom && kvwatch replay page.prom
+
+exit codes:
+  0  the recording was replayed, whatever was found
+  2  nothing in it could be replayed, or a setting is wrong
+"""
+_SHOWN = 10
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", metavar="FILE", help="a recording made by `kvwatch record`, or a saved page of metrics"
+    )
+    parser.add_argument("--target", metavar="NAME", help="what to call the recorded server (default: vllm)")
+    parser.add_argument(
+        "--max-num-seqs", metavar="REQUESTS", type=int, help="the server's --max-num-seqs, if known"
+    )
+    options.add_settings(
+        parser, ("config", "thresholds", "disabled", "spellings", "aliases", "min_observations")
+    )
+    options.add_json(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    settings = load(options.given(args))
+    target = _target(settings, args)
+    interval, records = spaced(read(args.file))
+    watch = Watch(target.name, settings.policy(target))
+    skipped: list[Skipped] = []
+    printed = 0
+    if not args.json:
+        print(f"{args.file}, a scrape every {interval:.3g} s. Time is since the first one.\n")
+    for record in records:
+        if isinstance(record, Skipped):
+            skipped.append(record)
+            continue
+        transitions = _take(watch, record, interval)
+        if not args.json:
+            start = watch.start or 0.0
+            events = watch.state.events[printed:]
+            for line in [text.event(e, start) for e in events] + [
+                text.transition(t, start) for t in transitions
+            ]:
+                print(line)
+            printed = len(watch.state.events)
+    if args.json:
+        options.print_json(as_data(watch, skipped))
+    else:
+        _print_end(watch, skipped)
+    if not watch.samples:
+        print(f"kvwatch: nothing in {args.file} could be replayed", file=sys.stderr)
+    return 0 if watch.samples else 2
+
+
+def _take(watch: Watch, record: Record, interval: float) -> tuple[Any, ...]:
+    return watch.take(outcome(record, interval_s=interval, pace=next_pace(watch.state, record.t)), record.t)
+
+
+def _target(settings: Settings, args: argparse.Namespace) -> TargetSettings:
+    """The target by name out of the settings, else one of that name."""
+    known = {target.name: target for target in settings.targets}
+    found = known.get(args.target) or TargetSettings(name=args.target or "vllm")
+    if args.target is None and len(known) == 1:
+        (found,) = known.values()
+    if args.max_num_seqs is None:
+        return found
+    return TargetSettings(**(found.model_dump() | {"max_num_seqs": args.max_num_seqs}))
+
+
+def as_data(watch: Watch, skipped: list[Skipped]) -> dict[str, Any]:
+    return watch.as_data() | {"skipped": [{"line": one.line, "reason": one.reason} for one in skipped]}
+
+
+def _print_end(watch: Watch, skipped: list[Skipped]) -> None:
+    if not watch.transitions:
+        print("    no symptom changed its state")
+    print(f"\n{watch.samples} scrapes over {text.clock(watch.duration_s)}, {watch.failed} of them failed")
+    print(f"Time per regime: {text.shares(watch.regimes())}")
+    firing = findings(watch.state)
+    print(f"\nFiring at the end: {len(firing) or 'nothing'}")
+    for one in firing:
+        print(f"\n{text.finding(one)}")
+    if skipped:
+        print(f"\nSkipped, since it could not be read: {len(skipped)}")
+        for line in skipped[:_SHOWN]:
+            print(f"  line {line.line}: {line.reason}")
+        if len(skipped) > _SHOWN:
+            print(f"  and {len(skipped) - _SHOWN} more")

@@ -1,0 +1,108 @@
+"""What kvwatch knows, in words for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kvwatch.core.findings import Finding
+from kvwatch.core.snapshot import EngineKey
+from kvwatch.core.state import Event, Transition
+
+_WIDTH = 100
+_SHOWN = 4
+"""Numbers of the evidence that fit on a line."""
+
+
+def clock(seconds: float) -> str:
+    """Time since a start, as ``1:05`` or ``2:01:05``."""
+    whole = int(seconds)
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def number(value: Any) -> str:
+    """A value of the evidence, short."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "unknown"}[value]
+    if isinstance(value, int | float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {number(one)}" for name, one in value.items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return ", ".join(map(number, value))
+    return str(value)
+
+
+def evidence(found: Mapping[str, Any], most: int | None = None) -> str:
+    """The numbers judged, and, if all are asked for, the thresholds behind them."""
+    numbers = [
+        f"{name.replace('_', ' ')} {number(value)}" for name, value in found.items() if not _limit(name)
+    ]
+    if most is not None:
+        return ", ".join(numbers[:most])
+    limits = [
+        f"{name.removeprefix('threshold_').replace('_', ' ')} {number(value)}"
+        for name, value in found.items()
+        if _limit(name)
+    ]
+    return ", ".join(numbers) + (f" (thresholds: {', '.join(limits)})" if limits else "")
+
+
+def _limit(name: str) -> bool:
+    return name.startswith("threshold_")
+
+
+def engine(key: EngineKey) -> str:
+    return "/".join(part for part in key if part)
+
+
+def transition(change: Transition, start: float) -> str:
+    """One line of a transcript."""
+    why = evidence(change.evidence, _SHOWN) if str(change.after) != "unknown" else change.reason
+    went = f"{change.before} -> {change.after}"
+    return f"{clock(change.t - start):>8}  {engine(change.key)}  {change.symptom}  {went}  {why}".rstrip()
+
+
+def event(found: Event, start: float) -> str:
+    detail = evidence({name: value for name, value in found.detail.items() if value is not None}, _SHOWN)
+    return (
+        f"{clock(found.t - start):>8}  {engine(found.key)}  {found.kind.replace('_', ' ')}  {detail}".rstrip()
+    )
+
+
+def finding(found: Finding) -> str:
+    """A finding whole: what, since when, the evidence, likely causes, what to do in order."""
+    lines = [f"{str(found.symptom.severity).upper()}: {found.symptom.title}"]
+    lines += _wrapped(f"{found.symptom.id} on {engine(found.key)}, firing for {clock(found.firing_s)}", "  ")
+    if found.explained_by:
+        lines += _wrapped(f"Explained by {', '.join(found.explained_by)}: act on that first.", "  ")
+    lines += _wrapped(found.symptom.meaning, "  ")
+    lines += _wrapped(f"Evidence: {evidence(found.evidence)}", "  ")
+    lines += _listed("Likely causes:", [f"- {cause}" for cause in found.symptom.causes])
+    lines += _listed(
+        "What to do, in this order:", [f"{i}. {a}" for i, a in enumerate(found.actions, start=1)]
+    )
+    return "\n".join(lines)
+
+
+def shares(regimes: Mapping[str, float]) -> str:
+    """Time per regime, longest first."""
+    total = sum(regimes.values())
+    if not total:
+        return "nothing was watched long enough to tell"
+    longest = sorted(regimes.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {seconds / total:.0%} ({clock(seconds)})" for name, seconds in longest)
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ") if text else []
+
+
+def _listed(title: str, items: list[str]) -> Iterator[str]:
+    if items:
+        yield f"  {title}"
+        for item in items:
+            yield from _wrapped(item, "    ")

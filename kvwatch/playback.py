@@ -1,0 +1,124 @@
+"""Serves a recording over real HTTP, as the server that was recorded answered, at its own pace or another.
+
+Only ``GET /metrics`` is answered, and always with the whole page: whatever asks for less is told 404, as by a vLLM
+that can't do it. Where the recorded server could not be reached the connection is closed without an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+from kvwatch.recording import Record, RecordingError, Skipped, spaced
+
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_LONGEST_REQUEST = 16 << 10
+_REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+
+
+class Playback:
+    """A recording as a server.
+
+    `now` is the clock it is played by, in seconds: one that runs five times as fast plays five times as fast.
+    It begins at the first request and, with `loop`, begins anew after the end (`rounds` counts the times, `on_round`
+    is told); otherwise it stays at the last record.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[Record | Skipped],
+        now: Callable[[], float],
+        *,
+        loop: bool = False,
+        on_round: Callable[[int], None] | None = None,
+    ) -> None:
+        interval, items = spaced(records)
+        kept = [item for item in items if isinstance(item, Record)]
+        if not kept:
+            raise RecordingError("nothing in the recording can be played")
+        self._times = [record.t - kept[0].t for record in kept]
+        self._answers = [
+            (record.status, zlib.compress(record.body, 1), record.content_type or _TEXT) for record in kept
+        ]
+        self.duration_s = self._times[-1] + interval
+        self._now = now
+        self._loop = loop
+        self._on_round = on_round
+        self._began: float | None = None
+        self.rounds = 0
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    # -- which record ------------------------------------------------------------------------------------------------
+
+    def position(self) -> float:
+        """Seconds into the recording."""
+        if self._began is None:
+            self._began = self._now()
+        elapsed = max(self._now() - self._began, 0.0)
+        if not self._loop:
+            return min(elapsed, self.duration_s)
+        rounds, elapsed = divmod(elapsed, self.duration_s)
+        if int(rounds) != self.rounds:
+            self.rounds = int(rounds)
+            if self._on_round is not None:
+                self._on_round(self.rounds)
+        return elapsed
+
+    def _current(self) -> tuple[int, bytes, str]:
+        status, packed, kind = self._answers[max(bisect_right(self._times, self.position() + 1e-6) - 1, 0)]
+        return status, zlib.decompress(packed), kind
+
+    # -- HTTP --------------------------------------------------------------------------------------------------------
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Begins to listen; the URL of its metrics."""
+        self._server = await asyncio.start_server(self._serve, host, port, limit=_LONGEST_REQUEST)
+        bound = self._server.sockets[0].getsockname()[1]
+        return f"http://{host}:{bound}/metrics"
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            for writer in list(self._open):
+                writer.close()
+            await self._server.wait_closed()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            while self._answer(await reader.readuntil(b"\r\n\r\n"), writer):
+                await writer.drain()
+        self._open.discard(writer)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+    def _answer(self, request: bytes, writer: asyncio.StreamWriter) -> bool:
+        """Answers; False if the connection is to be closed."""
+        method, _, rest = request.split(b"\r\n", 1)[0].partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        status, body, kind = 405, b"", _TEXT
+        if method == b"GET":
+            status, body, kind = self._current() if path == b"/metrics" else (404, b"not found\n", _TEXT)
+        if status == 0:
+            return False
+        head = (
+            f"HTTP/1.1 {status} {_REASONS.get(status, 'Recorded')}\r\n"
+            f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        writer.write(head.encode() + body)
+        return b"connection: close" not in request.lower()

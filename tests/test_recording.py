@@ -1,0 +1,177 @@
+"""What can be read of a recording, whatever became of the file, and that writing loses nothing."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvwatch.core.outcome import Failure, Scrape, ScrapeError
+from kvwatch.recording import Record, RecordingError, Skipped, Writer, failure_of, outcome, read, spaced
+
+PAGE = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 1\n"
+
+
+def line(**fields: object) -> bytes:
+    return json.dumps(fields).encode() + b"\n"
+
+
+def reasons(path: Path, **options: int) -> list[str]:
+    return [item.reason for item in read(path, **options) if isinstance(item, Skipped)]
+
+
+def records(path: Path) -> list[Record]:
+    return [item for item in read(path) if isinstance(item, Record)]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_broken_lines_are_skipped_with_the_reason(tmp_path: Path, packed: bool) -> None:
+    text = b"".join(
+        [
+            line(t=1, status=200, body="a"),
+            b"{broken\n",
+            b"\n",
+            b"[1]\n",
+            b'{"t": 1, "status": 200, "body": "\xff"}\n',
+            line(status=200, body="a"),
+            line(t=True, status=200, body="a"),
+            b'{"t": NaN, "status": 200, "body": "a"}\n',
+            line(t=10**400, status=200, body="a"),
+            line(t=2, status="200", body="a"),
+            line(t=3, status=200),
+            b"[" * 100_000 + b"\n",
+            line(t=4, status=0, error="x"),
+            line(t=5, status=503, body=7),
+            line(t=6, status=200, body="\ud800"),
+        ]
+    )
+    path = tmp_path / "r"
+    path.write_bytes(gzip.compress(text) if packed else text)
+    assert [record.t for record in records(path)] == [1, 4, 5, 6]
+    assert len(reasons(path)) == 10
+    assert [item.line for item in read(path) if isinstance(item, Skipped)] == [
+        2,
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+        10,
+        11,
+        12,
+    ]
+
+
+def test_a_file_cut_short_gives_what_came_before(tmp_path: Path) -> None:
+    path = tmp_path / "r.gz"
+    whole = gzip.compress(b"".join(line(t=i, status=200, body=f"{i * 7919 % 9973}" * 50) for i in range(500)))
+    path.write_bytes(whole[: len(whole) // 2])
+    assert 100 < len(records(path)) < 400
+    assert "cut short" in reasons(path)[-1]
+
+
+def test_a_damaged_file_gives_what_came_before(tmp_path: Path) -> None:
+    path = tmp_path / "r.gz"
+    whole = bytearray(gzip.compress(line(t=1, status=200, body="a")))
+    whole[-6] ^= 0xFF  # the checksum
+    path.write_bytes(bytes(whole) + b"rubbish")
+    assert [record.t for record in records(path)] in ([1], [])
+    assert "damaged" in reasons(path)[-1]
+
+
+def test_a_long_line_is_skipped_and_the_next_read(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    path.write_bytes(line(t=1, status=200, body="a" * 5000) + line(t=2, status=200, body="b"))
+    items = list(read(path, max_line=1000))
+    assert [type(item) for item in items] == [Skipped, Record]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_page_as_text_is_a_recording_of_one(tmp_path: Path, packed: bool) -> None:
+    path = tmp_path / "page.prom"
+    path.write_bytes(gzip.compress(PAGE) if packed else PAGE)
+    (record,) = records(path)
+    assert (record.status, record.body) == (200, PAGE)
+    assert record.t == pytest.approx(path.stat().st_mtime)
+
+
+@pytest.mark.parametrize("name", ["missing", "empty", "folder"])
+def test_a_file_that_is_none_is_said(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(RecordingError, match=name):
+        read(tmp_path / name)
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_make_reading_fail(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.mktemp("r") / "r"
+    for content in (b"x" + data, b"\x1f\x8b" + data, gzip.compress(data)):
+        path.write_bytes(content)
+        assert len(list(read(path))) <= 301
+
+
+def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl.gz"
+    wanted = [
+        Record(1.5, 200, PAGE, content_type="text/plain"),
+        Record(2.5, 0, error="the connection was refused"),
+        Record(3.5, 503, b"no"),
+    ]
+    with Writer(path) as writer:
+        for record in wanted:
+            writer.write(record)
+        assert records(writer.part) == wanted, "an unfinished recording can be read"
+        assert not path.exists()
+    assert records(path) == wanted
+    assert reasons(path) == []
+    assert not writer.part.exists()
+
+
+def test_nothing_is_overwritten_unless_wanted(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl.gz"
+    path.write_bytes(b"precious")
+    with pytest.raises(RecordingError, match="--force"):
+        Writer(path)
+    with Writer(path, force=True) as writer:
+        writer.write(Record(1, 200, PAGE))
+    assert len(records(path)) == 1
+    with pytest.raises(RecordingError, match="can't write"):
+        Writer(tmp_path / "no" / "such" / "folder")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("URLError: [Errno 111] Connection refused", Failure.REFUSED),
+        ("the connection was refused: nothing listens there", Failure.REFUSED),
+        ("timed out", Failure.TIMEOUT),
+        ("no whole answer within 0.9 s", Failure.TIMEOUT),
+        ("[Errno -3] Temporary failure in name resolution", Failure.DNS),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED]", Failure.TLS),
+        ("the answer is HTTP status 503", Failure.HTTP_STATUS),
+        ("Connection reset by peer", Failure.CONNECTION),
+    ],
+)
+def test_an_error_is_of_a_kind(text: str, kind: Failure) -> None:
+    assert failure_of(text) is kind
+
+
+def test_outcomes_are_those_of_live_scrapes() -> None:
+    assert outcome(Record(1, 200, PAGE), interval_s=2) == Scrape(PAGE, 1, interval_s=2)
+    refused = outcome(Record(1, 0, error="Connection refused"), interval_s=2)
+    assert isinstance(refused, ScrapeError)
+    assert refused.kind is Failure.REFUSED
+    busy = outcome(Record(1, 503, b"no"), interval_s=2)
+    assert isinstance(busy, ScrapeError)
+    assert busy.kind is Failure.HTTP_STATUS
+
+
+def test_the_spacing_is_the_median() -> None:
+    spacing, items = spaced(Record(t, 200, PAGE) for t in (0, 2, 4, 30, 32))
+    assert spacing == 2
+    assert len(list(items)) == 5
+    assert spaced([Record(0, 200, PAGE)])[0] == 1
