@@ -18,9 +18,11 @@ Both the text format 0.0.4/1.0.0 and OpenMetrics are understood: CRLF, escapes, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import isnan
+from operator import attrgetter
+from typing import TypeVar
 
 from kvwatch.core.outcome import Failure
 
@@ -83,7 +85,8 @@ _VALUE = re.compile(
 )
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _FAMILY_SUFFIX = re.compile(r"_(?:bucket|sum|count|total|created|info)$")
-_HELP = b"# HELP "
+_FAMILY = attrgetter("family")
+_T = TypeVar("_T")
 
 #: Name and labels of a series, and where in its line they end.
 _Parsed = tuple[str, tuple[tuple[str, str], ...], int]
@@ -103,6 +106,11 @@ class _Read:
     helps: dict[str, str] = field(default_factory=dict)
     junk: list[bytes] = field(default_factory=list)
 
+    def comment(self, family: str, text: str | None) -> None:
+        self.families.append(family)
+        if text is not None:
+            self.helps[family] = text
+
 
 class Reader:
     """Reads pages of one kind of server; remembers its series, which hardly change.
@@ -117,8 +125,12 @@ class Reader:
     ) -> None:
         self._wanted = wanted
         self._begins = begins
-        self._memo: dict[bytes, Series | str] = {}
-        """By the bytes before the value: a wanted series, or the family of an unwanted one."""
+        self._memo: dict[bytes, Series] = {}
+        """Wanted series, by the bytes before the value."""
+        self._unwanted: dict[bytes, str] = {}
+        """Families of unwanted series, likewise."""
+        self._comments: dict[bytes, tuple[str, str | None]] = {}
+        """Family, and text of a HELP, by the line."""
         self._interned: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}
         self._held = 0
         self._skip: dict[bytes, bool] = {}
@@ -134,38 +146,74 @@ class Reader:
         if b"\r" in body:
             body = body.replace(b"\r\n", b"\n")
         found = _Read()
-        for block in _blocks(body):
-            if not (block.startswith(_HELP) and self._passes_over(block, found.families)):
-                self._lines(block, found)
-                if len(found.series) > MAX_SAMPLES:
-                    raise BadExposition(Failure.TOO_LARGE, f"more than {MAX_SAMPLES} samples")
-        found.families += dict.fromkeys([one.family for one in found.series])
+        # A line break can't be inside a label value, so a page can be cut before each HELP line.
+        first, *blocks = body.split(b"\n# HELP ")
+        self._lines(first.split(b"\n"), found)
+        for block in blocks:
+            if not self._passes_over(block, found.families):
+                lines = block.split(b"\n")
+                lines[0] = b"# HELP " + lines[0]
+                self._lines(lines, found)
+            if len(found.series) > MAX_SAMPLES:
+                break
+        if len(found.series) > MAX_SAMPLES:
+            raise BadExposition(Failure.TOO_LARGE, f"more than {MAX_SAMPLES} samples")
+        found.families += dict.fromkeys(map(_FAMILY, found.series))
         self._check(body, openmetrics, found)
         series, values, conflicts = found.series, found.values, frozenset[Series]()
         if len(set(series)) != len(series):
             series, values, conflicts = _once(series, values)
         return Exposition(series, values, found.helps, tuple(dict.fromkeys(found.families)), conflicts)
 
-    def _lines(self, block: bytes, found: _Read) -> None:
-        memo, series, values = self._memo, found.series, found.values
-        for line in block.split(b"\n"):
-            key, _, number = line.rpartition(b" ")
-            known = memo.get(key)
-            if known is None:
-                self._slow(line, found)
-            elif known.__class__ is Series:
-                try:
-                    value = float(number)
-                except ValueError:
-                    self._slow(line, found)  # a timestamp behind a tab, or junk
-                    continue
-                if b"_" in number:  # Python reads 1_000
-                    found.junk.append(line)
-                    continue
-                series.append(known)
-                values.append(value)
+    def _lines(self, lines: list[bytes], found: _Read) -> None:
+        """Reads a block: comments, then samples. If all of those were met before, in one go."""
+        start = 0
+        while start < len(lines) and lines[start][:1] in b"#":
+            self._line(lines[start], found)
+            start += 1
+        samples = lines[start:]
+        if samples and not samples[-1]:
+            samples.pop()
+        parts = [line.rpartition(b" ") for line in samples]
+        numbers = [number for _, _, number in parts]
+        memo = self._memo
+        try:
+            series = [memo[key] for key, _, _ in parts]
+            values = list(map(float, numbers))
+            quick = b"_" not in b"".join(numbers)  # Python reads 1_000
+        except (KeyError, ValueError):
+            quick, series, values = False, [], []
+        if quick:
+            found.series += series
+            found.values += values
+            return
+        for line in samples:
+            self._line(line, found)
+            if len(found.series) > MAX_SAMPLES:
+                break
+
+    def _line(self, line: bytes, found: _Read) -> None:
+        """A line among some that were not met before."""
+        comment = self._comments.get(line)
+        if comment is not None:
+            found.comment(*comment)
+            return
+        key, _, number = line.rpartition(b" ")
+        family = self._unwanted.get(key)
+        if family is not None:
+            found.families.append(family)
+            return
+        known = self._memo.get(key)
+        if known is not None and b"_" not in number:
+            try:
+                value = float(number)
+            except ValueError:
+                pass  # a timestamp behind a tab, or junk
             else:
-                found.families.append(known)  # type: ignore[arg-type]
+                found.series.append(known)
+                found.values.append(value)
+                return
+        self._slow(line, found)
 
     def _check(self, body: bytes, openmetrics: bool, found: _Read) -> None:
         """Raises what is wrong with a page as a whole."""
@@ -189,17 +237,17 @@ class Reader:
 
         Lines are told by how they begin, so a family whose name begins a wanted one is looked at line by line.
         """
-        end = min((i for i in (block.find(b" ", 7), block.find(b"\n", 7)) if i >= 0), default=len(block))
-        name = block[7:end]
+        end = block.find(b"\n")
+        name = block[:end].partition(b" ")[0] if end >= 0 else block.partition(b" ")[0]
         skip = self._skip.get(name)
         if skip is None:
-            skip = not self._begins(name.decode("utf-8", "replace"))
+            skip = bool(name) and not self._begins(name.decode("utf-8", "replace"))
             if len(self._skip) < _SKIP_LIMIT:
                 self._skip[name] = skip
         if not skip:
             return False
-        own = block.count(b"\n" + name) + block.count(b"\n# TYPE " + name)
-        inner = block.count(b"\n") - block.endswith(b"\n")
+        own = block.count(b"\n" + name)
+        inner = block.count(b"\n") - block.endswith(b"\n") - block.startswith(b"# TYPE " + name, end + 1)
         if own != inner:
             return False  # other families without a HELP line of their own follow
         families.append(name.decode("utf-8", "replace"))
@@ -211,7 +259,10 @@ class Reader:
         if not stripped:
             return
         if stripped.startswith(b"#"):
-            _comment(stripped, found)
+            comment = _comment(stripped)
+            if comment is not None:
+                found.comment(*comment)
+                self._remember(self._comments, line, comment)
             return
         name, at = _name(stripped)
         if not name:
@@ -220,7 +271,7 @@ class Reader:
         if not self._wanted(name):
             family = _FAMILY_SUFFIX.sub("", name)
             found.families.append(family)
-            self._remember(line.rpartition(b" ")[0], family)
+            self._remember(self._unwanted, line.rpartition(b" ")[0], family)
             return
         parsed = _series(stripped, name, at)
         number = _VALUE.match(stripped, parsed[2]) if parsed else None
@@ -232,36 +283,28 @@ class Reader:
         one = self._interned.get(identity)
         if one is None:
             one = Series(*identity, _FAMILY_SUFFIX.sub("", name))
-        self._remember(stripped[: parsed[2]], one)
+        self._remember(self._memo, stripped[: parsed[2]], one)
         self._interned.setdefault(identity, one)
         found.series.append(one)
         found.values.append(float(number.group(1)))
 
-    def _remember(self, key: bytes, what: Series | str) -> None:
+    def _remember(self, memo: dict[bytes, _T], key: bytes, what: _T) -> None:
         if self._held > _MEMO_BYTES:
-            self._memo.clear()
-            self._interned.clear()
+            for one in (self._memo, self._unwanted, self._comments, self._interned):
+                one.clear()
             self._held = 0
-        if key and key not in self._memo:
-            self._memo[key] = what
+        if key and key not in memo:
+            memo[key] = what
             self._held += len(key) + 200  # what Python adds
 
 
-def _comment(line: bytes, found: _Read) -> None:
+def _comment(line: bytes) -> tuple[str, str | None] | None:
+    """The family that a comment is about, and its HELP text; None for any other comment."""
     words = line.split(None, 3)
-    if len(words) >= 3 and words[0] == b"#" and words[1] in (b"HELP", b"TYPE"):
-        name = words[2].strip(b'"').decode("utf-8", "replace")
-        found.families.append(name)
-        if words[1] == b"HELP" and len(words) == 4:
-            found.helps[name] = words[3].decode("utf-8", "replace")
-
-
-def _blocks(body: bytes) -> Iterator[bytes]:
-    """The page cut before each HELP line. A line break can't be inside a label value: it is escaped there."""
-    pieces = body.split(b"\n# HELP ")
-    yield pieces[0]
-    for piece in pieces[1:]:
-        yield _HELP + piece
+    if len(words) < 3 or words[0] != b"#" or words[1] not in {b"HELP", b"TYPE"}:
+        return None
+    text = words[3].decode("utf-8", "replace") if words[1] == b"HELP" and len(words) == 4 else None
+    return words[2].strip(b'"').decode("utf-8", "replace"), text
 
 
 def _name(line: bytes) -> tuple[str, int]:

@@ -93,7 +93,7 @@ class _Candidate:
         if self._ladder is None:
             self._ladder = self._climb()
         bounds, indexes, infinite, copies = self._ladder
-        if any(values[one] != values[other] for one, other in copies):
+        if copies and any(values[one] != values[other] for one, other in copies):
             return "several series of one engine disagree"
         total, count = values[self.sums[0]], values[self.counts[0]]
         if infinite is not None:
