@@ -24,6 +24,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from kvwatch.core.snapshot import Histogram
@@ -243,11 +244,14 @@ def weights(rows: Sequence[Sample], start: float) -> list[tuple[Sample, float]]:
 
     Between two samples nobody looked: half of the time goes to each.
     """
-    seconds = [0.0] * len(rows)
-    for i, (row, after) in enumerate(zip(rows, rows[1:], strict=False)):
-        watched = min(after.covered - row.covered, max(after.t - start, 0.0))
-        seconds[i] += min(watched / 2, max(watched - (after.covered - row.covered) / 2, 0.0))
-        seconds[i + 1] += min(watched, (after.covered - row.covered) / 2)
+    halves = [(after.covered - row.covered) / 2 for row, after in pairwise(rows)]
+    seconds = [before + after for before, after in zip([0.0, *halves], [*halves, 0.0], strict=True)]
+    for i, half in enumerate(halves):
+        if rows[i].t >= start:
+            break
+        inside = min(max(rows[i + 1].t - start, 0.0), 2 * half)
+        seconds[i] += min(max(inside - half, 0.0), half) - half
+        seconds[i + 1] += min(inside, half) - half
     return [(row, held) for row, held in zip(rows, seconds, strict=True) if held > 0]
 
 
