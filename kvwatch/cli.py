@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 from kvwatch import __version__
 from kvwatch.settings import SettingsError, debugging
@@ -50,6 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in a line, not in a page."""
+
+    def error(self, message: str) -> NoReturn:
+        _complain(f"{message}; `{self.prog} --help` explains")
+        self.exit(2)
+
+
 def _run(words: list[str]) -> int:
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
         _complain(f"there is no command {words[0]}{nearest(words[0], COMMANDS)}")
@@ -65,7 +74,7 @@ def _run(words: list[str]) -> int:
         known = re.findall(
             r"--[a-z][a-z-]*", commands[chosen].format_help() if chosen else parser.format_help()
         )
-        for word in strange:
+        for word in [word for word in strange if word.startswith("-")] or strange:
             _complain(f"{word}: no such option or argument{nearest(word.partition('=')[0], known)}")
         return 2
     from kvwatch.recording import RecordingError
@@ -77,9 +86,9 @@ def _run(words: list[str]) -> int:
         return 2
 
 
-def _parsers(chosen: str | None) -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+def _parsers(chosen: str | None) -> tuple[_Parser, dict[str, argparse.ArgumentParser]]:
     """The parser; only the chosen command's options are loaded, for the help all of their titles."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="kvwatch",
         description="Watches a vLLM server's metrics and says what is wrong with its KV cache.",
         epilog=_EPILOG,

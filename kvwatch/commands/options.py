@@ -51,9 +51,9 @@ def _joined(name: str, value: Any) -> Any:
     """Options given several times, as one value: text is left for the settings to read."""
     if name not in _MANY or not isinstance(value, list):
         return value
-    if len(value) == 1:
-        return value[0]
-    return ",".join(value) if name != "targets" else [part for one in value for part in one.split(",")]
+    if len(value) == 1 or name == "targets":
+        return value if name == "targets" else value[0]
+    return ",".join(value)
 
 
 def _kind(name: str) -> str:

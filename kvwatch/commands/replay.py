@@ -8,7 +8,6 @@ from typing import Any
 
 from kvwatch.commands import options, text
 from kvwatch.commands.watch import Watch
-from kvwatch.core.findings import findings
 from kvwatch.core.pipeline import next_pace
 from kvwatch.recording import Record, Skipped, outcome, read, spaced
 from kvwatch.settings import Settings, TargetSettings, load
@@ -50,7 +49,7 @@ def main(args: argparse.Namespace) -> int:
     skipped: list[Skipped] = []
     printed = 0
     if not args.json:
-        print(f"{args.file}, a scrape every {interval:.3g} s. Time is since the first one.\n")
+        print(f"{args.file}: a scrape every {interval:.3g} s; times are since the first\n")
     for record in records:
         if isinstance(record, Skipped):
             skipped.append(record)
@@ -93,17 +92,24 @@ def as_data(watch: Watch, skipped: list[Skipped]) -> dict[str, Any]:
 
 
 def _print_end(watch: Watch, skipped: list[Skipped]) -> None:
+    if watch.samples:
+        _print_watched(watch)
+    by_reason: dict[str, list[int]] = {}
+    for one in skipped:
+        by_reason.setdefault(one.reason, []).append(one.line)
+    if skipped:
+        print(f"\nSkipped, since it could not be read: {len(skipped)}")
+    for reason, lines in by_reason.items():
+        shown = ", ".join(map(str, lines[:_SHOWN])) + (", …" if len(lines) > _SHOWN else "")
+        print(f"  {reason}: line {shown}")
+
+
+def _print_watched(watch: Watch) -> None:
     if not watch.transitions:
         print("    no symptom changed its state")
     print(f"\n{watch.samples} scrapes over {text.clock(watch.duration_s)}, {watch.failed} of them failed")
     print(f"Time per regime: {text.shares(watch.regimes())}")
-    firing = findings(watch.state)
+    firing = watch.findings()
     print(f"\nFiring at the end: {len(firing) or 'nothing'}")
     for one in firing:
         print(f"\n{text.finding(one)}")
-    if skipped:
-        print(f"\nSkipped, since it could not be read: {len(skipped)}")
-        for line in skipped[:_SHOWN]:
-            print(f"  line {line.line}: {line.reason}")
-        if len(skipped) > _SHOWN:
-            print(f"  and {len(skipped) - _SHOWN} more")

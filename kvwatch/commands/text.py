@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvwatch.core.findings import Finding
 from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import Event, Transition
 
@@ -17,8 +16,7 @@ _SHOWN = 4
 
 def clock(seconds: float) -> str:
     """Time since a start, as ``1:05`` or ``2:01:05``."""
-    whole = int(seconds)
-    minutes, rest = divmod(whole, 60)
+    minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
@@ -73,17 +71,18 @@ def event(found: Event, start: float) -> str:
     )
 
 
-def finding(found: Finding) -> str:
-    """A finding whole: what, since when, the evidence, likely causes, what to do in order."""
-    lines = [f"{str(found.symptom.severity).upper()}: {found.symptom.title}"]
-    lines += _wrapped(f"{found.symptom.id} on {engine(found.key)}, firing for {clock(found.firing_s)}", "  ")
-    if found.explained_by:
-        lines += _wrapped(f"Explained by {', '.join(found.explained_by)}: act on that first.", "  ")
-    lines += _wrapped(found.symptom.meaning, "  ")
-    lines += _wrapped(f"Evidence: {evidence(found.evidence)}", "  ")
-    lines += _listed("Likely causes:", [f"- {cause}" for cause in found.symptom.causes])
+def finding(found: Mapping[str, Any]) -> str:
+    """A finding whole, from `report.finding`: what, since when, the evidence, likely causes, what to do in order."""
+    where = "/".join(found[part] for part in ("target", "model_name", "engine") if found.get(part))
+    lines = [f"{found['severity'].upper()}: {found['title']}"]
+    lines += _wrapped(f"{found['symptom']} on {where}, firing for {clock(found['firing_seconds'])}", "  ")
+    if found["explained_by"]:
+        lines += _wrapped(f"Explained by {', '.join(found['explained_by'])}: act on that first.", "  ")
+    lines += _wrapped(found["meaning"], "  ")
+    lines += _wrapped(f"Evidence: {evidence(found['evidence'])}", "  ")
+    lines += _listed("Likely causes:", [f"- {cause}" for cause in found["causes"]])
     lines += _listed(
-        "What to do, in this order:", [f"{i}. {a}" for i, a in enumerate(found.actions, start=1)]
+        "What to do, in this order:", [f"{i}. {a}" for i, a in enumerate(found["actions"], start=1)]
     )
     return "\n".join(lines)
 

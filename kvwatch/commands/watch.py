@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from kvwatch.core import report
-from kvwatch.core.findings import lifecycles
+from kvwatch.core.findings import findings, lifecycles
 from kvwatch.core.lifecycle import Stage
 from kvwatch.core.outcome import Outcome
 from kvwatch.core.pipeline import advance
@@ -90,6 +90,10 @@ class Watch:
             for regime, some in held.items():
                 seconds[str(regime)] += some
         return {regime: round(some, 3) for regime, some in sorted(seconds.items()) if some > 0}
+
+    def findings(self) -> list[dict[str, Any]]:
+        """What fires at the end."""
+        return [report.finding(one, now_wall=self.state.wall) for one in findings(self.state)]
 
     def pending(self) -> list[tuple[EngineKey, str]]:
         """Symptoms on the way to firing."""

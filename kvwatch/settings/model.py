@@ -48,7 +48,8 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
 
     config: Path | None = Field(
-        default=None, description="settings file, TOML; keys as the options, without dashes"
+        default=None,
+        description="settings file, TOML; keys as the options, as max_interval = 10, [thresholds], [[targets]]",
     )
     targets: Annotated[list[TargetSettings], BeforeValidator(parse_targets), AfterValidator(distinct)] = (
         Field(
@@ -315,6 +316,22 @@ class Settings(BaseSettings):
         if "tls_cert" in info.data and (value is None) != (info.data["tls_cert"] is None):
             raise ValueError("tls_cert and tls_key go together: give both or none")
         return value
+
+
+class FixedSettings(Settings):
+    """Settings from arguments alone: what the environment and a file say does not count."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
 
 
 def bare_name(name: str) -> str:

@@ -1,8 +1,8 @@
 """Where settings come from, each as a layer of raw values with what the user called them.
 
 One spelling everywhere: the field's name without the unit ``_s``, as ``--max-interval``, ``KVWATCH_MAX_INTERVAL``,
-``max_interval = 15`` (the full field name is understood, too). Layers hold unknown keys as they are: the model
-refuses them, so that all that is wrong is said at once.
+``max_interval = 15`` (the full name, and one for several, as ``threshold``, are understood, too). Layers hold
+unknown keys as they are: the model refuses them, so that all that is wrong is said at once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,14 @@ from kvwatch.settings.values import nearest, pairs
 PREFIX = "KVWATCH_"
 #: Fields that are mappings: layers add to each other instead of replacing.
 MAPPINGS = frozenset({"thresholds", "aliases"})
-#: Fields of which a command line may give several, one an option: `flag` names one of them.
-SINGULAR = {"thresholds": "threshold", "aliases": "alias", "spellings": "spelling", "disabled": "disable"}
+#: What one of several is called: an option gives one, and is named so.
+SINGULAR = {
+    "targets": "target",
+    "thresholds": "threshold",
+    "aliases": "alias",
+    "spellings": "spelling",
+    "disabled": "disable",
+}
 
 #: Variables of kvwatch that are no settings.
 _OTHERS = frozenset({"DEBUG"})
@@ -61,11 +67,11 @@ def key(name: str) -> str:
 
 
 def flag(name: str) -> str:
-    return "--" + SINGULAR.get(name, key(name)).replace("_", "-")
+    return "--" + (key(name) if name == "targets" else SINGULAR.get(name, key(name))).replace("_", "-")
 
 
 def _field(word: str, fields: Iterable[str]) -> str | None:
-    return next((name for name in fields if word in (key(name), name)), None)
+    return next((name for name in fields if word in (key(name), name, SINGULAR.get(name))), None)
 
 
 def debugging() -> bool:

@@ -119,14 +119,14 @@ def parse_targets(value: Any) -> Any:
     """Targets from ``url`` or ``name=url`` separated by commas, from JSON, or from a list of either or of tables."""
     if isinstance(value, str):
         text = value.strip()
-        value = (
-            from_json(text) if text.startswith(("[", "{")) else [w for w in re.split(r"[,\s]+", text) if w]
-        )
+        if text.startswith(("[", "{")):
+            return parse_targets(from_json(text))
+        return [parse_target(word) for word in re.split(r"[,\s]+", text) if word]
     if isinstance(value, Mapping | TargetSettings):
-        value = [value]
+        return [value]
     if not isinstance(value, list | tuple):
         raise ValueError("write a URL or name=URL, several separated by commas")  # noqa: TRY004 - pydantic takes ValueError
-    return [parse_target(item) if isinstance(item, str) else item for item in value]
+    return [one for item in value for one in (parse_targets(item) if isinstance(item, str) else [item])]
 
 
 def parse_target(text: str) -> dict[str, str]:

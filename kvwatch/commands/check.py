@@ -1,0 +1,158 @@
+"""`kvwatch check`: what is wrong with a server now?"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kvwatch.commands import live, options, text
+from kvwatch.commands.watch import Watch
+from kvwatch.core import report
+from kvwatch.core.derive import LATENCIES, labelled
+from kvwatch.core.pipeline import next_pace
+from kvwatch.core.regimes import Regime
+from kvwatch.core.symptoms import BY_ID
+from kvwatch.settings import Settings, TargetSettings
+
+HELP = "watch a server for a while and say what is wrong with it"
+EPILOG = """\
+examples:
+  kvwatch check                               the server on localhost:8000, for half a minute
+  kvwatch check gpu1:8000 --for 2m            longer: more can be told
+  kvwatch check gpu1:8000 --json | jq .findings
+
+exit codes:
+  0  fine: everything that matters could be told, and nothing is wrong
+  1  findings, pending ones among them (they hold already, but not yet for as long as it takes to be sure)
+  2  unknown: the server can't be reached or what it shows is not enough to tell; or a setting is wrong
+"""
+_PATIENCE_S = 5.0
+"""How long a server may give nothing at the start before there is no point in waiting."""
+_SETTINGS = ("thresholds", "disabled", "spellings", "aliases", "min_observations")
+_TTFT = LATENCIES["time_to_first_token_seconds"]
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--for",
+        dest="seconds",
+        metavar="TIME",
+        type=options.seconds,
+        default=30.0,
+        help="how long to watch, as 30s, 5m, 1h (default: 30s)",
+    )
+    live.add(parser, *_SETTINGS)
+    options.add_progress(parser)
+    options.add_json(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    settings, target = live.settings_of(args)
+    watch = Watch(target.name, settings.policy(target))
+    asyncio.run(_watch(args, settings, target, watch))
+    code, why = verdict(watch)
+    if args.json:
+        options.print_json(as_data(watch, code, why))
+    else:
+        _print(watch, target, code, why)
+    return code
+
+
+async def _watch(args: argparse.Namespace, settings: Settings, target: TargetSettings, watch: Watch) -> None:
+    from tqdm import tqdm
+
+    total = int(args.seconds / settings.interval_s) + 1
+    with tqdm(
+        total=total, unit=" scrapes", disable=options.no_bar(args), file=sys.stderr, leave=False
+    ) as bar:
+        async with live.stopped_by_signals() as stop:
+            async for now, outcome in live.scrapes(
+                target, settings, stop, seconds=args.seconds, pace=lambda at: next_pace(watch.state, at)
+            ):
+                watch.take(outcome, now)
+                regimes = sorted({str(engine.regime) for engine in watch.state.engines.values()})
+                bar.set_postfix_str(", ".join(regimes), refresh=False)
+                bar.update()
+                if watch.good is None and watch.duration_s >= _PATIENCE_S:
+                    return
+
+
+def verdict(watch: Watch) -> tuple[int, str]:
+    """The exit code, and in a few words why."""
+    state = watch.state
+    if watch.findings():
+        return 1, "findings"
+    if watch.pending():
+        return 1, "findings that are still pending"
+    if not state.up:
+        detail = f"{state.error.kind}: {state.error.detail}" if state.error else "it was not scraped"
+        return 2, f"the server could not be read ({detail})"
+    if not state.engines:
+        return 2, "vLLM shows no engine yet: it has served no request"
+    if any(engine.regime is Regime.UNKNOWN for engine in state.engines.values()):
+        return 2, "what the server shows is not enough to tell"
+    return 0, "nothing is wrong"
+
+
+def as_data(watch: Watch, code: int, why: str) -> dict[str, Any]:
+    return watch.as_data() | {
+        "verdict": {0: "fine", 1: "findings", 2: "unknown"}[code],
+        "why": why,
+        "findings": watch.findings(),
+        "pending": [report.identity(key) | {"symptom": name} for key, name in watch.pending()],
+        "unknown": watch.unknown(),
+    }
+
+
+def _print(watch: Watch, target: TargetSettings, code: int, why: str) -> None:
+    print(
+        f"{target.url}, {watch.samples} scrapes over {text.clock(watch.duration_s)}, {watch.failed} of them failed"
+    )
+    print(f"Time per regime: {text.shares(watch.regimes())}")
+    for engine in (watch.good or watch.state).engines.values():
+        print(f"\n{text.engine(engine.key)}, now {engine.regime}")
+        for name, value in _numbers(report.engine(engine)):
+            print(f"  {name:<24} {value}")
+    for found in watch.findings():
+        print(f"\n{text.finding(found)}")
+    pending = watch.pending()
+    if pending:
+        print(
+            "\nPending (they hold already, but not yet for as long as it takes to be sure; watch longer with --for):"
+        )
+        for key, name in pending:
+            print(f"  {name} on {text.engine(key)}: {BY_ID[name].title}")
+    unknown = watch.unknown()
+    if unknown:
+        print("\nCould not be told:")
+        for name, reason in unknown.items():
+            print(f"  {name}: {reason}")
+    print(f"\n{ {0: 'Fine', 1: 'Findings', 2: 'Unknown'}[code] }: {why}")
+
+
+def _numbers(engine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The numbers that people ask for first, each with its value or why there is none."""
+    signals, derived = engine["signals"], engine["derived"]
+
+    def told(name: str, unit: str = "") -> str:
+        value = derived.get(name, signals.get(name))
+        if value is None:
+            return f"unknown: {engine['unknown'].get(name) or engine['missing'].get(name) or 'not exposed'}"
+        more = "≥ " if name in engine["at_least"] else ""
+        doubt = f" (not trusted: {engine['untrusted'][name]})" if name in engine["untrusted"] else ""
+        return f"{more}{value:.0%}{doubt}" if unit == "%" else f"{more}{text.number(value)}{unit}{doubt}"
+
+    yield "KV usage", told("kv_cache_usage_ratio", "%")
+    yield "requests", f"{told('requests_running')} running, {told('requests_waiting')} waiting"
+    yield "KV demand", f"{told('kv_cache_demand_ratio')} (1 is exactly full)"
+    yield "cache-pressure score", told("cache_pressure_score")
+    for part in ("occupancy", "queueing", "preemption"):
+        yield f"  {part}", told(f"cache_pressure_{part}_ratio")
+    yield "prefix hit ratio", told("prefix_cache_hit_ratio", "%")
+    yield "prompt tokens", told("prompt_tokens_per_second", "/s")
+    yield "generated tokens", told("generation_tokens_per_second", "/s")
+    for quantile in (0.5, 0.95):
+        yield f"TTFT p{quantile * 100:g}", told(labelled(_TTFT, quantile), " s")

@@ -1,0 +1,180 @@
+"""`kvwatch demo`: the real sidecar on a real incident, played back from a recording that comes with kvwatch."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+from importlib.resources import as_file, files
+from typing import Any
+
+from kvwatch.commands import options, text
+from kvwatch.core.report import clean
+from kvwatch.settings import FixedSettings, TargetSettings
+
+HELP = "show kvwatch at work on a recorded incident; needs no vLLM and no GPU"
+EPILOG = """\
+examples:
+  kvwatch demo                 then look at http://127.0.0.1:9477/
+  kvwatch demo --for 20s       ends by itself
+
+The recording is of a real vLLM whose KV cache runs full: requests queue, are preempted and computed again. It is
+served over HTTP as that vLLM did, and watched by the same sidecar as `kvwatch run`, five times as fast.
+
+exit codes:
+  0  ended by Ctrl-C or --for
+  1  serving broke down
+"""
+_SPEED = 5.0
+_LOOK_EVERY_S = 0.2
+_TARGET = "demo"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=FixedSettings.model_fields["port"].default,
+        help="port to serve on (default: 9477)",
+    )
+    parser.add_argument(
+        "--for",
+        dest="seconds",
+        metavar="TIME",
+        type=options.seconds,
+        help="end after this time, as 20s (default: at Ctrl-C)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the same as JSON, one object a line")
+
+
+def main(args: argparse.Namespace) -> int:
+    say = _Sayer(as_json=args.json)
+    try:
+        return asyncio.run(_demo(args, say))
+    except KeyboardInterrupt:
+        return 0
+
+
+class _Sayer:
+    """Prints one thing as a line of text or of JSON."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._json = as_json
+
+    def __call__(self, line: str, **data: Any) -> None:
+        print(json.dumps(clean(data)) if self._json else line, flush=True)
+
+
+async def _demo(args: argparse.Namespace, say: _Sayer) -> int:
+    from kvwatch.playback import Playback
+    from kvwatch.recording import read
+    from kvwatch.sidecar.clock import ScaledClock, SystemClock
+    from kvwatch.sidecar.service import serve
+
+    clock = ScaledClock(SystemClock(), _SPEED)
+    with as_file(files("kvwatch") / "data" / "demo.jsonl.gz") as path:
+        playback = Playback(
+            read(path),
+            clock.now,
+            loop=True,
+            on_round=lambda n: say(
+                "\n-- the recording is over and begins anew, which looks like a restart of vLLM --", round=n
+            ),
+        )
+    stop = asyncio.Event()
+    if args.seconds is not None:
+        asyncio.get_running_loop().call_later(args.seconds, stop.set)
+    port = _free(args.port)
+    if port != args.port:
+        say(
+            f"Port {args.port} is in use; port {port} is free and taken instead.",
+            port_in_use=args.port,
+            port=port,
+        )
+    async with playback:
+        url = await playback.start()
+        settings = FixedSettings(
+            targets=[TargetSettings(url=url, name=_TARGET)],
+            interval_s=1.0,
+            timeout_s=0.9,
+            duty_cycle=0.5,
+            host="127.0.0.1",
+            port=port,
+            log_level="error",
+        )
+        teller: list[asyncio.Task[None]] = []
+
+        def ready(at: str) -> None:
+            logging.getLogger("kvwatch").setLevel(logging.CRITICAL)  # what happens is told here, in words
+            _say_where(say, at)
+            teller.append(asyncio.create_task(_tell(at, say)))
+
+        try:
+            return await serve(settings, clock=clock, stop=stop, ready=ready)
+        finally:
+            for task in teller:
+                task.cancel()
+            await asyncio.gather(*teller, return_exceptions=True)
+
+
+def _free(port: int) -> int:
+    """`port` if it can be had, else another."""
+    for candidate in (port, 0):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", candidate))
+            return int(probe.getsockname()[1])
+    return 0
+
+
+def _say_where(say: _Sayer, url: str) -> None:
+    lines = [
+        f"kvwatch demo: a real vLLM whose KV cache runs full, recorded, played back {_SPEED:g} times as fast.",
+        "",
+        f"  page      {url}/",
+        f"  metrics   {url}/metrics",
+        f"  findings  {url}/api/v1/findings",
+        "",
+        "What it finds is told here as it happens, with the time since the start; the first in some seconds.",
+        "Ctrl-C ends it.",
+        "",
+    ]
+    say("\n".join(lines), page=f"{url}/", metrics=f"{url}/metrics", findings=f"{url}/api/v1/findings")
+
+
+async def _tell(url: str, say: _Sayer) -> None:
+    """Tells each transition as it happens, by what the sidecar's own interface says."""
+    import httpx
+
+    last, start = 0.0, None
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=5) as client:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            try:
+                happened = (await client.get("/api/v1/events")).json()
+                found = (await client.get("/api/v1/findings")).json()["findings"]
+            except (httpx.HTTPError, ValueError, KeyError):
+                continue
+            if start is None and happened["events"]:
+                start = happened["events"][0]["at"]
+            for change in happened["transitions"]:
+                if change["at"] > last:
+                    firing = [one for one in found if one["symptom"] == change["symptom"]]
+                    say(_words(change, firing, start or change["at"]), transition=change, findings=firing)
+            last = max([last, *(change["at"] for change in happened["transitions"])])
+
+
+def _words(change: dict[str, Any], firing: list[dict[str, Any]], start: float) -> str:
+    at = text.clock(change["at"] - start)
+    symptom, after = change["symptom"], change["to"]
+    if after == "firing":
+        blocks = [text.finding(one) for one in firing]
+        return "\n".join([f"{at}  {symptom} fires:", *blocks, ""])
+    if after == "pending":
+        return f"{at}  {symptom} is pending: {text.evidence(change['evidence'], 4)}"
+    if after == "inactive":
+        return f"{at}  {symptom} is over"
+    return f"{at}  {symptom} can't be told: {change.get('reason', '')}"

@@ -1,0 +1,102 @@
+"""One live server, scraped for a while: what `check` and `record` have in common."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+from kvwatch.commands import options
+from kvwatch.core.outcome import Outcome, Pace
+from kvwatch.settings import Settings, SettingsError, TargetSettings, load
+from kvwatch.settings.target import parse_target
+
+_TARGET_FLAGS = ("token_file", "ca_file", "insecure_tls", "max_num_seqs")
+_SETTINGS = ("config", "interval_s", "timeout_s", "max_body_bytes")
+
+
+def add(parser: argparse.ArgumentParser, *more: str) -> None:
+    """The server's URL, how to reach it, and the settings named beside the usual ones."""
+    parser.add_argument(
+        "url",
+        metavar="URL",
+        nargs="?",
+        help="where the server's metrics are; /metrics and http:// may be left out"
+        " (default: the target of the settings, else http://localhost:8000/metrics)",
+    )
+    for name in _TARGET_FLAGS:
+        described = TargetSettings.model_fields[name].description
+        flag = f"--{name.replace('_', '-')}"
+        if name == "insecure_tls":
+            parser.add_argument(flag, action="store_true", default=None, help=described)
+        else:
+            parser.add_argument(flag, metavar="FILE" if name.endswith("file") else "REQUESTS", help=described)
+    options.add_settings(parser, (*_SETTINGS, *more))
+
+
+def settings_of(args: argparse.Namespace) -> tuple[Settings, TargetSettings]:
+    """The settings and the one target they name."""
+    given = options.given(args)
+    extra = {name: getattr(args, name) for name in _TARGET_FLAGS if getattr(args, name) is not None}
+    if args.url is not None:
+        given["targets"] = [parse_target(args.url) | extra]
+    settings = load(given)
+    if len(settings.targets) > 1:
+        urls = " or ".join(target.url for target in settings.targets)
+        raise SettingsError([f"the settings name several servers: give the URL of one, {urls}"])
+    (target,) = settings.targets
+    if args.url is None and extra:
+        shown: dict[str, Any] = {"name": target.name, "url": target.url}
+        settings = load(given | {"targets": [shown | extra]})
+        (target,) = settings.targets
+    return settings, target
+
+
+@contextlib.asynccontextmanager
+async def stopped_by_signals() -> AsyncIterator[asyncio.Event]:
+    """An event that Ctrl-C and SIGTERM set."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+    for one in signals:
+        loop.add_signal_handler(one, stop.set)
+    try:
+        yield stop
+    finally:
+        for one in signals:
+            loop.remove_signal_handler(one)
+
+
+async def scrapes(
+    target: TargetSettings,
+    settings: Settings,
+    stop: asyncio.Event,
+    *,
+    seconds: float | None,
+    pace: Callable[[float], Pace] = lambda _: Pace.FULL,
+) -> AsyncIterator[tuple[float, Outcome]]:
+    """Whole pages, an interval apart, with their monotonic time, until the time is over or `stop` is set."""
+    from kvwatch.sidecar.clock import SystemClock
+    from kvwatch.sidecar.scrape import Scraper
+    from kvwatch.sidecar.transport import client_for
+
+    clock = SystemClock()
+    try:
+        client = client_for(target)
+    except OSError as error:
+        raise SettingsError([f"can't use the certificates in {target.ca_file}: {error}"]) from None
+    async with client:
+        scraper = Scraper(target, settings, client)
+        due = start = clock.now()
+        while not stop.is_set():
+            found = await scraper.scrape(pace(clock.now()))
+            yield clock.now(), replace(found, interval_s=settings.interval_s)
+            due = max(due + settings.interval_s, clock.now())
+            if seconds is not None and due > start + seconds + 1e-3:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), due - clock.now())

@@ -1,0 +1,97 @@
+"""`kvwatch record`: raw scrapes of a live server into a file."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import sys
+
+from kvwatch.commands import live, options
+from kvwatch.core.outcome import Failure, Outcome, Scrape
+from kvwatch.recording import Record, Writer
+from kvwatch.settings import Settings, TargetSettings
+
+HELP = "record a server's raw metrics, to replay, compare or send to someone"
+EPILOG = """\
+examples:
+  kvwatch record http://localhost:8000 -o incident.jsonl.gz --for 10m
+  kvwatch record gpu1:8000 -o night.jsonl.gz --interval 5s       until Ctrl-C
+  kvwatch replay incident.jsonl.gz                               what happened?
+
+A recording holds whole pages: model names and counts, no prompts and no answers. Moments in which the server can't
+be reached are recorded, too. Until it ends the file is called FILE.part and can be read already.
+
+exit codes:
+  0  recorded, also when ended by Ctrl-C
+  2  not one page could be had, FILE is there already, or a setting is wrong
+"""
+_STATUS = re.compile(r"HTTP status (\d{3})")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="file to write, as incident.jsonl.gz"
+    )
+    parser.add_argument(
+        "--for",
+        dest="seconds",
+        metavar="TIME",
+        type=options.seconds,
+        help="how long, as 30s, 10m, 1h (default: until Ctrl-C)",
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite FILE if it is there")
+    live.add(parser)
+    options.add_progress(parser)
+    options.add_json(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    settings, target = live.settings_of(args)
+    with Writer(args.output, force=args.force) as writer:
+        failed, seconds = asyncio.run(_record(args, settings, target, writer))
+    if args.json:
+        options.print_json(
+            {
+                "file": args.output,
+                "samples": writer.records,
+                "failed_scrapes": failed,
+                "bytes": writer.bytes,
+                "duration_s": round(seconds, 3),
+            }
+        )
+    else:
+        print(
+            f"{args.output}: {writer.records} scrapes over {seconds:.0f} s, {failed} of them failed,"
+            f" {writer.bytes / 1000:,.0f} kB"
+        )
+    if failed == writer.records:
+        print(f"kvwatch: {target.url} gave no page at all", file=sys.stderr)
+        return 2
+    return 0
+
+
+async def _record(
+    args: argparse.Namespace, settings: Settings, target: TargetSettings, writer: Writer
+) -> tuple[int, float]:
+    """How many scrapes failed, and the seconds from the first to the last."""
+    from tqdm import tqdm
+
+    failed, first, last = 0, 0.0, 0.0
+    total = None if args.seconds is None else int(args.seconds / settings.interval_s) + 1
+    with tqdm(total=total, unit=" scrapes", disable=options.no_bar(args), file=sys.stderr) as bar:
+        async with live.stopped_by_signals() as stop:
+            async for now, outcome in live.scrapes(target, settings, stop, seconds=args.seconds):
+                writer.write(_record_of(outcome))
+                failed += not isinstance(outcome, Scrape)
+                first, last = first or now, now
+                bar.set_postfix_str(f"{failed} failed, {writer.bytes / 1000:,.0f} kB", refresh=False)
+                bar.update()
+    return failed, last - first
+
+
+def _record_of(outcome: Outcome) -> Record:
+    if isinstance(outcome, Scrape):
+        return Record(outcome.wall, 200, outcome.body, content_type=outcome.content_type)
+    said = _STATUS.search(outcome.detail) if outcome.kind is Failure.HTTP_STATUS else None
+    return Record(outcome.wall, int(said[1]) if said else 0, error=outcome.detail)

@@ -1,0 +1,53 @@
+"""`kvwatch run`: the sidecar."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from kvwatch.commands import options
+from kvwatch.settings import load, show
+from kvwatch.settings.showing import provenance
+
+HELP = "watch vLLM servers and serve what is found: the sidecar"
+EPILOG = """\
+examples:
+  kvwatch run                                                   the server on localhost:8000
+  kvwatch run --targets a=localhost:8000,b=localhost:8001 --port 9477
+  kvwatch run --threshold kv_thrashing.per_request=0.3 --disable kv_near_full
+  KVWATCH_TARGETS=localhost:8000 KVWATCH_INTERVAL=2s kvwatch run
+  kvwatch run --config kvwatch.toml --show-config               what is in force, as TOML, and where it comes from
+
+Durations are seconds, or as 500ms, 30s, 5m, 1h. Options come before the environment (KVWATCH_ and the option's name),
+that before the file. Secrets are taken from the environment or from files only. kvwatch starts whether vLLM is there
+or not. KVWATCH_PORT=tcp://… is what Kubernetes sets for a Service named kvwatch; it is ignored.
+
+exit codes:
+  0  stopped by SIGTERM or Ctrl-C
+  1  serving broke down
+  2  the address can't be used, or a setting is wrong
+"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    options.add_settings(parser.add_argument_group("settings"))
+    parser.add_argument(
+        "--show-config", action="store_true", help="print the settings in force as TOML, and end"
+    )
+    parser.add_argument("--json", action="store_true", help="with --show-config: print them as JSON")
+
+
+def main(args: argparse.Namespace) -> int:
+    settings = load(options.given(args))
+    for note in settings.notes:
+        print(f"kvwatch: {note}", file=sys.stderr)
+    if args.show_config:
+        if args.json:
+            options.print_json(provenance(settings))
+        else:
+            print(show(settings), end="")
+        return 0
+    from kvwatch.sidecar.service import serve
+
+    return asyncio.run(serve(settings))
