@@ -322,6 +322,7 @@ FEATURES: Mapping[str, str] = {
     "external_prefix_cache_queries_total": "preempted lookups excluded",
     "prompt_tokens_by_source_total": "prompt tokens by source",
     "num_requests_waiting_by_reason": "waiting by reason",
+    "admission_rejections_total": "watermark",  # both came with 0.32.0
     "watermark_requests_total": "watermark",
 }
 

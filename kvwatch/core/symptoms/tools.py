@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import floor, inf, isfinite
 from typing import Any
 
 from kvwatch.core.regimes import Regime
@@ -32,12 +33,20 @@ def lacks(view: EngineView, *signals: str) -> str:
 
 
 def gauges(view: EngineView) -> dict[str, Any]:
-    """The numbers that every judgement of an engine shows."""
+    """The numbers that every judgement of an engine shows.
+
+    `requests_that_fit` is how many requests of today's mean footprint fill the cache, over a minute:
+    (running + waiting) / demand.
+    """
+    running, waiting = view.snapshot.number("requests_running"), view.snapshot.number("requests_waiting")
+    demand = view.derived.get("kv_cache_demand_ratio")
+    fit = ((running or 0.0) + (waiting or 0.0)) / demand if demand else inf
     return {
         "kv_cache_usage_ratio": view.snapshot.number("kv_cache_usage_ratio"),
-        "requests_running": view.snapshot.number("requests_running"),
-        "requests_waiting": view.snapshot.number("requests_waiting"),
-        "kv_cache_demand_ratio": view.derived.get("kv_cache_demand_ratio"),
+        "requests_running": running,
+        "requests_waiting": waiting,
+        "kv_cache_demand_ratio": demand,
+        "requests_that_fit": floor(fit) if isfinite(fit) else None,
     }
 
 
