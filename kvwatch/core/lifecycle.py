@@ -31,8 +31,9 @@ class Stage(StrEnum):
 class Lifecycle:
     """Where one symptom of one engine is. Times in monotonic seconds.
 
-    `stage` since `since`; `evidence` of the newest judgement that was not unknown, `reason` of the newest that
-    was. `progressed` is how long the verdict has been active (pending) or clear (firing).
+    `stage` since `since`; `evidence` of the newest judgement that was not unknown (while firing: of the newest
+    that was active, the numbers that made it fire), `reason` of the newest that was unknown. `progressed` is
+    how long the verdict has been active (pending) or clear (firing).
     """
 
     stage: Stage = Stage.INACTIVE
@@ -73,11 +74,12 @@ def step(
         progressed += elapsed
         if progressed >= keep_s:
             stage, since, progressed = Stage.INACTIVE, now, 0.0
+    keeps = stage is Stage.FIRING and judgement.verdict is Verdict.CLEAR
     return replace(
         before,
         stage=stage,
         since=now if since is None else since,
-        evidence=judgement.evidence,
+        evidence=before.evidence if keeps else judgement.evidence,
         reason="",
         held=stage,
         progressed=progressed,

@@ -11,9 +11,7 @@ LENGTH = Action(
     "limit the length first: what the service really serves, not the model's maximum", "--max-model-len"
 )
 MORE_KV = Action("give the cache more memory, if the GPU has some left", "--gpu-memory-utilization")
-FEWER = Action(
-    "admit no more at once than fit the cache: requests_that_fit in the evidence", "--max-num-seqs"
-)
+FEWER = Action("admit no more at once than fit the cache (see the evidence)", "--max-num-seqs")
 FP8 = Action(
     "halve the bytes per token with an FP8 cache, after checking that GPU and attention backend support it, that"
     " the scales are right, and that answers on long contexts stay good",

@@ -250,7 +250,8 @@ ROWS: tuple[Symptom, ...] = (
         ),
         actions=(
             Action(
-                "raise it stepwise (by half), and watch inter-token latency after each step", "--max-num-seqs"
+                "raise it stepwise (by half) towards what fits (see the evidence); watch inter-token latency",
+                "--max-num-seqs",
             ),
             Action("if inter-token latency is at its limit already, add a replica"),
         ),

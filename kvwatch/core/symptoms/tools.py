@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import floor, inf, isfinite
 from typing import Any
 
+from kvwatch.core.derive import MINUTE
 from kvwatch.core.regimes import Regime
 from kvwatch.core.symptoms.model import EngineView, Evidence, Judgement, Verdict
 from kvwatch.core.window import seconds_where, weights
@@ -35,19 +36,23 @@ def lacks(view: EngineView, *signals: str) -> str:
 def gauges(view: EngineView) -> dict[str, Any]:
     """The numbers that every judgement of an engine shows.
 
-    `requests_that_fit` is how many requests of today's mean footprint fill the cache, over a minute:
-    (running + waiting) / demand.
+    `requests_that_fit` is how many requests of the last minute's mean footprint fill the cache.
     """
-    running, waiting = view.snapshot.number("requests_running"), view.snapshot.number("requests_waiting")
-    demand = view.derived.get("kv_cache_demand_ratio")
-    fit = ((running or 0.0) + (waiting or 0.0)) / demand if demand else inf
     return {
         "kv_cache_usage_ratio": view.snapshot.number("kv_cache_usage_ratio"),
-        "requests_running": running,
-        "requests_waiting": waiting,
-        "kv_cache_demand_ratio": demand,
-        "requests_that_fit": floor(fit) if isfinite(fit) else None,
+        "requests_running": view.snapshot.number("requests_running"),
+        "requests_waiting": view.snapshot.number("requests_waiting"),
+        "kv_cache_demand_ratio": view.derived.get("kv_cache_demand_ratio"),
+        "requests_that_fit": _that_fit(view),
     }
+
+
+def _that_fit(view: EngineView) -> int | None:
+    held = weights(view.samples(MINUTE), view.now - MINUTE)
+    usage = sum(row.usage * seconds for row, seconds in held if row.usage is not None and row.running)
+    running = sum(row.running * seconds for row, seconds in held if row.usage is not None and row.running)
+    fit = running / usage if usage > 0 else inf
+    return floor(fit) if isfinite(fit) else None
 
 
 def regime_seconds(view: EngineView, window: float, *regimes: Regime) -> float:
