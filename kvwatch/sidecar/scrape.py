@@ -24,7 +24,7 @@ from kvwatch.core.outcome import Facts, Failure, Pace, Scrape, ScrapeError
 from kvwatch.sidecar.clock import Clock, SystemClock
 from kvwatch.sidecar.facts import Answers, read_facts
 from kvwatch.sidecar.redact import redacted, secrets_of
-from kvwatch.sidecar.transport import EXCERPT_BYTES, BadBody, Decoder, classify, is_loopback
+from kvwatch.sidecar.transport import EXCERPT_BYTES, BadBody, Decoder, classify, is_loopback, timeouts
 
 if TYPE_CHECKING:
     from kvwatch.settings import Settings, TargetSettings
@@ -61,6 +61,7 @@ class Scraper:
         self._client = client
         self._clock = clock or SystemClock()
         self._timeout_s = settings.effective_timeout_s
+        self._timeouts = timeouts(self._timeout_s)
         self._limit = settings.max_body_bytes
         near = is_loopback(urlsplit(target.url).hostname or "")
         self._encoding = "identity" if near else "gzip"
@@ -110,9 +111,10 @@ class Scraper:
             url = narrowed_url(self._target.url, names)
         answer = await self._get(url, headers, self._limit)
         if answer.status in _REDIRECTS:
-            there = urljoin(url, answer.headers.get("location", ""))
-            if not _same_origin(url, there):
-                raise BadBody(Failure.HTTP_STATUS, _elsewhere(answer.status, there), answer.body)
+            there = _same_origin(url, answer.headers.get("location", ""))
+            if there is None:
+                detail = f"the answer is a redirect ({answer.status}) to another host, which is not followed"
+                raise BadBody(Failure.HTTP_STATUS, detail, answer.body)
             answer = await self._get(there, headers, self._limit)
             if names is None and answer.status == 200:
                 self._moved = there
@@ -131,7 +133,7 @@ class Scraper:
             return await self._fetch(url, headers, limit)
 
     async def _fetch(self, url: str, headers: dict[str, str], limit: int) -> _Answer:
-        async with self._client.stream("GET", url, headers=headers, timeout=self._timeout_s) as answer:
+        async with self._client.stream("GET", url, headers=headers, timeout=self._timeouts) as answer:
             good = answer.status_code == 200
             try:
                 decoder = Decoder(
@@ -160,11 +162,11 @@ def narrowed_url(url: str, names: Sequence[str]) -> str:
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") + "/", query, ""))
 
 
-def _same_origin(here: str, there: str) -> bool:
-    a, b = httpx.URL(here), httpx.URL(there)
-    return (a.scheme, a.host, a.port) == (b.scheme, b.host, b.port)
-
-
-def _elsewhere(status: int, there: str) -> str:
-    host = httpx.URL(there).host[:100]
-    return f"the answer is a redirect ({status}) to another host, {host!r}, which is not followed"
+def _same_origin(here: str, location: str) -> str | None:
+    """Where a redirect leads, if that is on the same server."""
+    try:
+        there = urljoin(here, location)
+        a, b = httpx.URL(here), httpx.URL(there)
+    except (httpx.InvalidURL, ValueError):
+        return None
+    return there if (a.scheme, a.host, a.port) == (b.scheme, b.host, b.port) else None

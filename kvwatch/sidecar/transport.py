@@ -51,6 +51,15 @@ def _verification(target: TargetSettings) -> ssl.SSLContext | bool:
     return ssl.create_default_context(cafile=None if target.ca_file is None else str(target.ca_file))
 
 
+def timeouts(total_s: float) -> httpx.Timeout:
+    """The limits of one step each, for a request that `asyncio.timeout` limits as a whole.
+
+    Connecting and the handshake end by their own limits, before the whole does: cancelled from outside in the
+    middle of a handshake, the client would leave the socket open.
+    """
+    return httpx.Timeout(total_s, connect=0.4 * total_s)
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host name or address is this machine's own."""
     if host == "localhost" or host.endswith(".localhost"):
@@ -67,7 +76,9 @@ def classify(error: BaseException) -> tuple[Failure, str]:
     for one in chain:
         if isinstance(one, socket.gaierror | UnicodeError):
             return Failure.DNS, f"the host name can't be resolved: {_line(one)}"
-        if isinstance(one, ssl.SSLError):
+        if isinstance(one, ssl.SSLError) and not isinstance(
+            one, ssl.SSLWantReadError | ssl.SSLWantWriteError
+        ):
             return Failure.TLS, f"TLS failed: {_line(one)}"
     if isinstance(error, ValueError):
         return Failure.CONNECTION, f"the request can't be made: {_line(error)}"
