@@ -21,7 +21,6 @@ from kvwatch.sidecar.log import Complaints, log_changes, log_narrowing
 from kvwatch.sidecar.narrowing import Narrowing, same_series
 from kvwatch.sidecar.pacing import Backoff, DutyCycle, Rhythm
 from kvwatch.sidecar.redact import redacted
-from kvwatch.sidecar.scrape import BadAnswer
 from kvwatch.sidecar.store import FailedScrape, Store
 from kvwatch.sidecar.transport import EXCERPT_BYTES
 
@@ -119,6 +118,7 @@ class Poller:
         except Exception as error:  # noqa: BLE001 - a failure like any other, to whoever reads the state
             self._unexpected(error)
             outcome = ScrapeError(Failure.CONNECTION, _OURS, self._clock.wall())
+        excerpt = self._excerpt(outcome)
         outcome, now = self._stamped(outcome), self._clock.now()
         before = self._state
         try:
@@ -134,7 +134,8 @@ class Poller:
         self._store.publish(state, transitions)
         log_changes(before, state, transitions)
         if state.error is not None:
-            self._keep(state.error, outcome)
+            kind, detail = state.error.kind, state.error.detail
+            self._store.failed(FailedScrape(self.target, outcome.wall, kind, detail, excerpt))
             return False
         if isinstance(outcome, Scrape):
             await self._learn(outcome, now)
@@ -157,10 +158,14 @@ class Poller:
         return outcome
 
     def _stamped(self, outcome: Outcome) -> Outcome:
-        """With the time of day, the spacing kept at present, and facts that came in meanwhile."""
+        """With the time of day, the spacing kept at present, and facts that came in meanwhile.
+
+        What a server said with an error does not go into the state.
+        """
         wall, interval = self._clock.wall(), self._duty.interval_s
         if isinstance(outcome, ScrapeError):
-            return replace(outcome, wall=wall, interval_s=max(interval, self._waited_s))
+            spacing = max(interval, self._waited_s)
+            return ScrapeError(outcome.kind, outcome.detail, wall, outcome.duration_s, spacing)
         facts, self._facts = self._facts, None
         return replace(outcome, wall=wall, interval_s=interval, facts=facts)
 
@@ -212,14 +217,10 @@ class Poller:
             state, error=replace(state.error, detail=redacted(state.error.detail, self._source.secrets))
         )
 
-    def _keep(self, error: ScrapeError, outcome: Outcome) -> None:
-        raw = b""
-        if isinstance(outcome, Scrape):
-            raw = outcome.body[:EXCERPT_BYTES]
-        elif isinstance(outcome, BadAnswer):
-            raw = outcome.excerpt
-        excerpt = redacted(raw.decode("utf-8", "replace"), self._source.secrets)
-        self._store.failed(FailedScrape(self.target, error.wall, error.kind, error.detail, excerpt))
+    def _excerpt(self, outcome: Outcome) -> str:
+        """The beginning of what came, to look at if it turns out to be bad."""
+        raw = outcome.body if isinstance(outcome, Scrape) else getattr(outcome, "excerpt", b"")
+        return redacted(raw[:EXCERPT_BYTES].decode("utf-8", "replace"), self._source.secrets)
 
     def _unexpected(self, error: Exception) -> None:
         self._store.count(self.target, unexpected_errors=1)

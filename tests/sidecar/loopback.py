@@ -124,8 +124,8 @@ def narrowed(page: bytes, names: list[str]) -> bytes:
 class VllmLike:
     """A handler that answers with pages of a recording, as vLLM does: narrowed where it is asked so.
 
-    Each page is given `hold` times. `down` breaks every connection; `narrows` False answers narrowed requests
-    with nothing, as vLLM with several API servers does.
+    The page is that at `index()`, or moves on by `step` a request. `down` breaks every connection; `narrows`
+    False answers narrowed requests with nothing, as vLLM with several API servers does.
     """
 
     recorded: list[bytes]
@@ -134,6 +134,7 @@ class VllmLike:
     at: int = 0
     step: int = 0
     version: str = "0.32.0"
+    index: Callable[[], int] | None = None
 
     async def __call__(self, asked: Asked, writer: asyncio.StreamWriter) -> None:
         if self.down:
@@ -143,7 +144,8 @@ class VllmLike:
         elif asked.path == "/v1/models":
             await send(writer, json.dumps({"data": [{"id": "tiny-llama", "max_model_len": 2048}]}).encode())
         else:
-            page = self.recorded[min(self.at, len(self.recorded) - 1)]
+            at = self.index() if self.index else self.at
+            page = self.recorded[min(at, len(self.recorded) - 1)]
             self.at += self.step
             if asked.names:
                 page = narrowed(page, asked.names) if self.narrows else b""
@@ -174,6 +176,8 @@ class TurnedClock:
         await asyncio.sleep(0)
 
     def go_on(self, seconds: float) -> None:
-        """Lets time run for as long again, from the next start of a poller on."""
+        """Lets time run for so long from now; who slept at the end of the last run has slept enough."""
+        if self.reached.is_set():
+            self.time = self.until
         self.reached.clear()
         self.until = self.time + seconds
