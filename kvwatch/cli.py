@@ -86,7 +86,7 @@ def _run(words: list[str]) -> int:
         return 2
 
 
-def _parsers(chosen: str | None) -> tuple[_Parser, dict[str, argparse.ArgumentParser]]:
+def _parsers(chosen: str | None) -> tuple[_Parser, dict[str, _Parser]]:
     """The parser; only the chosen command's options are loaded, for the help all of their titles."""
     parser = _Parser(
         prog="kvwatch",

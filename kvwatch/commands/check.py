@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
 async def _watch(args: argparse.Namespace, settings: Settings, target: TargetSettings, watch: Watch) -> None:
     from tqdm import tqdm
 
-    total = int(args.seconds / settings.interval_s) + 1
+    total = live.count(args.seconds, settings)
     with tqdm(
         total=total, unit=" scrapes", disable=options.no_bar(args), file=sys.stderr, leave=False
     ) as bar:

@@ -71,6 +71,11 @@ async def stopped_by_signals() -> AsyncIterator[asyncio.Event]:
             loop.remove_signal_handler(one)
 
 
+def count(seconds: float, settings: Settings) -> int:
+    """How many scrapes that makes, the first one at once."""
+    return int(seconds / settings.interval_s + 1e-6) + 1
+
+
 async def scrapes(
     target: TargetSettings,
     settings: Settings,

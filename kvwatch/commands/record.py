@@ -78,7 +78,7 @@ async def _record(
     from tqdm import tqdm
 
     failed, first, last = 0, 0.0, 0.0
-    total = None if args.seconds is None else int(args.seconds / settings.interval_s) + 1
+    total = None if args.seconds is None else live.count(args.seconds, settings)
     with tqdm(total=total, unit=" scrapes", disable=options.no_bar(args), file=sys.stderr) as bar:
         async with live.stopped_by_signals() as stop:
             async for now, outcome in live.scrapes(target, settings, stop, seconds=args.seconds):

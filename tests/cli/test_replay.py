@@ -1,0 +1,130 @@
+"""`kvwatch replay` as a program."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+from kvwatch.core.symptoms import SYMPTOMS
+
+Kvwatch = Callable[..., CompletedProcess[str]]
+
+
+@pytest.fixture
+def replayed(kvwatch: Kvwatch, recordings: Path) -> Callable[..., dict[str, Any]]:
+    def replay(name: str, *words: str) -> dict[str, Any]:
+        done = kvwatch("replay", recordings / f"{name}.jsonl.gz", "--json", *words)
+        assert (done.returncode, done.stderr) == (0, "")
+        found: dict[str, Any] = json.loads(done.stdout, parse_constant=pytest.fail)
+        return found
+
+    return replay
+
+
+def test_json_has_the_documented_shape(replayed: Callable[..., dict[str, Any]]) -> None:
+    found = replayed("0.32.0--c-kv-saturation")
+    assert list(found) == [
+        "samples", "failed_scrapes", "duration_s", "transitions", "symptoms", "regimes", "engines", "skipped",
+    ]  # fmt: skip
+    assert set(found["symptoms"]) == {row.id for row in SYMPTOMS}
+    (fired,) = [one for name, one in found["symptoms"].items() if name == "kv_thrashing"]
+    assert fired["fired"] is True
+    assert 0 < fired["first_fired_s"] < found["duration_s"]
+    assert 0 < fired["firing_s"] <= found["duration_s"] - fired["first_fired_s"] + 0.01
+    never = found["symptoms"]["target_down"]
+    assert never == {"fired": False, "first_fired_s": None, "firing_s": 0, "unknown_s": 0}
+    assert sum(found["regimes"].values()) == pytest.approx(found["duration_s"], abs=0.1)
+    assert found["regimes"]["kv_limited"] > 20
+    change = next(one for one in found["transitions"] if one["to"] == "firing")
+    assert change["t"] == fired["first_fired_s"]
+    assert {"target", "model_name", "engine", "symptom", "from", "to", "evidence"} <= set(change)
+    (engine,) = found["engines"]
+    assert engine["target"] == "vllm"
+    assert engine["derived"]["kv_cache_capacity_tokens"] > 0
+    assert engine["config"]["block_size"] > 0
+    for part in ("signals", "missing", "derived"):
+        assert engine[part]
+
+
+def test_time_adds_up_over_engines_that_come_and_go(replayed: Callable[..., dict[str, Any]]) -> None:
+    found = replayed("0.32.0--j-data-parallel-2")
+    assert len(found["engines"]) == 2
+    assert found["duration_s"] < sum(found["regimes"].values()) <= 2 * found["duration_s"] + 0.1
+
+
+def test_failures_are_counted_and_the_last_good_engines_are_kept(
+    replayed: Callable[..., dict[str, Any]],
+) -> None:
+    found = replayed("0.32.0--o-engine-killed")
+    assert found["failed_scrapes"] > 0
+    assert found["engines"][0]["signals"]
+    assert found["regimes"]["down"] > 0
+
+
+def test_thresholds_and_disabling_change_what_is_found(replayed: Callable[..., dict[str, Any]]) -> None:
+    name = "0.32.0--c-kv-saturation"
+    stricter = replayed(name, "--threshold", "kv_thrashing.per_request=100", "--target", "gpu1")
+    assert not stricter["symptoms"]["kv_thrashing"]["fired"]
+    assert stricter["engines"][0]["target"] == "gpu1"
+    off = replayed(name, "--disable", "kv_thrashing")
+    assert off["symptoms"]["kv_thrashing"]["fired"] is False
+
+
+def test_transcript_for_people_says_the_same(kvwatch: Kvwatch, recordings: Path) -> None:
+    done = kvwatch("replay", recordings / "0.32.0--c-kv-saturation.jsonl.gz")
+    assert done.returncode == 0
+    assert "kv_thrashing  pending -> firing  kv cache usage ratio" in done.stdout
+    assert "CRITICAL: " in done.stdout
+    assert "What to do, in this order:" in done.stdout
+    assert "Time per regime: kv_limited" in done.stdout
+
+
+def test_a_page_as_text_is_replayed(kvwatch: Kvwatch, tmp_path: Path, recordings: Path) -> None:
+    with gzip.open(recordings / "0.32.0--a-idle.jsonl.gz") as lines:
+        body = json.loads(next(lines))["body"]
+    page = tmp_path / "page.prom"
+    page.write_text(body)
+    done = kvwatch("replay", page, "--json")
+    assert json.loads(done.stdout)["samples"] == 1
+    assert done.returncode == 0
+
+
+def test_what_is_broken_is_skipped_and_said(kvwatch: Kvwatch, tmp_path: Path, recordings: Path) -> None:
+    lines = gzip.decompress((recordings / "0.32.0--a-idle.jsonl.gz").read_bytes()).splitlines(keepends=True)
+    path = tmp_path / "r.jsonl.gz"
+    packed = gzip.compress(
+        lines[0] + b"{broken\n" + lines[1] + b'{"t": 1e12, "status": 200, "body": "\\u0000#"}\n'
+    )
+    path.write_bytes(packed[:-8])
+    found = json.loads(kvwatch("replay", path, "--json").stdout)
+    assert found["samples"] == 3
+    assert found["failed_scrapes"] == 1
+    assert [one["line"] for one in found["skipped"]][:1] == [2]
+    assert "Skipped, since it could not be read: 2\n  not JSON: line 2" in kvwatch("replay", path).stdout
+
+
+def test_nothing_to_replay_is_an_error_with_the_reason(kvwatch: Kvwatch, tmp_path: Path) -> None:
+    missing = kvwatch("replay", tmp_path / "no")
+    assert (missing.returncode, missing.stderr) == (
+        2,
+        f"kvwatch: can't read {tmp_path}/no: No such file or directory\n",
+    )
+    rubbish = tmp_path / "rubbish"
+    rubbish.write_bytes(b"\xff\x00" * 100)
+    done = kvwatch("replay", rubbish)
+    assert done.returncode == 2
+    assert "not UTF-8: line 1" in done.stdout or "not JSON: line 1" in done.stdout
+
+
+def test_an_hour_takes_seconds(kvwatch: Kvwatch, tmp_path: Path, recordings: Path) -> None:
+    lines = gzip.decompress((recordings / "0.32.0--c-kv-saturation.jsonl.gz").read_bytes()).splitlines()
+    items = [json.loads(line) for line in lines]
+    path = tmp_path / "hour.jsonl.gz"
+    with gzip.open(path, "wt", compresslevel=1) as file:
+        for i in range(3600):
+            file.write(json.dumps(items[i % len(items)] | {"t": 1e9 + i}) + "\n")
+    assert json.loads(kvwatch("replay", path, "--json", timeout=60).stdout)["samples"] == 3600
