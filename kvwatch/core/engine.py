@@ -36,8 +36,10 @@ def raw_counters(snapshot: Snapshot) -> dict[str, float]:
 
 def fresh(engine: EngineState, now: float) -> EngineState:
     """An engine whose history ended: what it was does not count for the new process."""
+    old = engine.snapshot
     return replace(
         engine,
+        snapshot=Snapshot(engine.key, generation=old.generation, features=old.features),
         windows=Windows(),
         climbs={},
         raw_ladders={},

@@ -113,7 +113,7 @@ def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
         error=None,
         failing_since=None,
         good_at=now,
-        full_at=now if full else state.full_at,
+        full_at=now if full else state.full_at if restart is None else None,
         outcomes={**state.outcomes, "ok": state.outcomes["ok"] + 1},
         engines=engines,
         server=server,
