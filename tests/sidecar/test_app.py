@@ -1,0 +1,406 @@
+"""The HTTP interface: the real application, asked by a real client."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import Callable
+from functools import cache
+from html.parser import HTMLParser
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from kvwatch import __version__
+from kvwatch.core.outcome import Failure, Scrape, ScrapeError
+from kvwatch.core.pipeline import advance
+from kvwatch.core.state import State, Transition, initial
+from kvwatch.sidecar.app import build
+from kvwatch.sidecar.collector import registry_of
+from kvwatch.sidecar.store import FailedScrape, Store
+from tests.sidecar.loopback import RECORDINGS, TurnedClock, pages
+
+SATURATED = "0.32.0--c-kv-saturation.jsonl.gz"
+TWO_ENGINES = "0.32.0--j-data-parallel-2.jsonl.gz"
+TOKEN = "a-token-nobody-may-see"  # noqa: S105
+JSON_ROUTES = (
+    "/api/v1/state",
+    "/api/v1/findings",
+    "/api/v1/events",
+    "/api/v1/history",
+    "/debug/last-failures",
+)
+ROUTES = ("/", "/metrics", "/metrics/", "/healthz", "/readyz", "/openapi.json", *JSON_ROUTES)
+
+
+@cache
+def watched(recording: str, target: str = "vllm") -> tuple[State, tuple[Transition, ...]]:
+    """A target after a recording, one page a second."""
+    state = initial(target)
+    changes: list[Transition] = []
+    for n, body in enumerate(pages(recording)):
+        state, found = advance(state, Scrape(body, 1_700_000_000.0 + n), 1000.0 + n)
+        changes += found
+    return state, tuple(changes)
+
+
+def store_of(*recordings: str) -> Store:
+    store = Store()
+    for n, recording in enumerate(recordings):
+        store.publish(*watched(recording, f"vllm-{n}" if n else "vllm"))
+    return store
+
+
+def clock_of(store: Store) -> TurnedClock:
+    clock = TurnedClock()
+    clock.time = max((state.now or 0.0 for state in store.states().values()), default=0.0)
+    return clock
+
+
+def app_of(store: Store, token: str | None = None) -> FastAPI:
+    clock = clock_of(store)
+    return build(store, registry_of(store, clock), clock, token=token)
+
+
+def ask(app: FastAPI, path: str, method: str = "GET", **headers: str) -> httpx.Response:
+    async def run() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://kvwatch") as client:
+            return await client.request(method, path, headers=headers)
+
+    return asyncio.run(run())
+
+
+def data(app: FastAPI, path: str) -> Any:
+    def never(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    answer = ask(app, path)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    return json.loads(answer.text, parse_constant=never)
+
+
+# -- metrics ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/"])
+def test_metrics_are_plain_text_without_a_detour(path: str) -> None:
+    answer = ask(app_of(store_of(SATURATED)), path)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    families = {family.name for family in parse_text(answer.text)}
+    assert "kvwatch_kv_cache_usage_ratio" in families
+    assert all(name.startswith("kvwatch_") for name in families)
+
+
+def test_openmetrics_for_who_asks_for_it() -> None:
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+    answer = ask(app_of(store_of(SATURATED)), "/metrics", accept=accept)
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert answer.text.endswith("# EOF\n")
+    assert len(list(parse_openmetrics(answer.text))) > 20  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "packed"), [("gzip", True), ("identity", False), ("br, gzip;q=0.5", True)]
+)
+def test_compressed_for_who_asks_for_it(accepted: str, packed: bool) -> None:
+    async def run() -> tuple[str | None, bytes]:
+        transport = httpx.ASGITransport(app_of(store_of(SATURATED)))
+        async with (
+            httpx.AsyncClient(transport=transport, base_url="http://kvwatch") as client,
+            client.stream("GET", "/metrics", headers={"accept-encoding": accepted}) as answer,
+        ):
+            raw = b"".join([piece async for piece in answer.aiter_raw()])
+            return answer.headers.get("content-encoding"), raw
+
+    encoding, raw = asyncio.run(run())
+    assert (encoding == "gzip") is packed
+    assert b"kvwatch_up" in (gzip.decompress(raw) if packed else raw)
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "recording", sorted(path.name for path in RECORDINGS.glob("*.gz")), ids=lambda name: name[:-9]
+)
+def test_every_recording_can_be_told_as_json_and_shown(recording: str) -> None:
+    app = app_of(store_of(recording))
+    for path in JSON_ROUTES:
+        data(app, path)
+    assert ask(app, "/").status_code == 200
+    assert ask(app, "/metrics").status_code == 200
+
+
+def test_state_is_everything() -> None:
+    whole = data(app_of(store_of(SATURATED)), "/api/v1/state")
+    (target,) = whole["targets"]
+    (engine,) = target["engines"]
+    assert whole["version"] == __version__
+    assert target["up"] is True
+    assert engine["signals"]["kv_cache_usage_ratio"] >= 0
+    assert set(target["polling"]) >= {"polls", "interval_seconds", "age_seconds", "narrowed"}
+    assert target["polling"]["age_seconds"] == 0.0
+
+
+def saturated() -> Store:
+    """In the middle of the saturation, where symptoms fire."""
+    state = initial("vllm")
+    for n, body in enumerate(pages(SATURATED)[:70]):
+        state, _ = advance(state, Scrape(body, 1_700_000_000.0 + n), 1000.0 + n)
+    store = Store()
+    store.publish(state)
+    return store
+
+
+def test_findings_say_what_to_do() -> None:
+    found = data(app_of(saturated()), "/api/v1/findings")["findings"]
+    assert found
+    assert all(one["actions"] and one["evidence"] and one["meaning"] for one in found)
+    assert all(one["engine"] == "0" for one in found)
+
+
+def test_events_hold_every_transition() -> None:
+    store = store_of(SATURATED)
+    told = data(app_of(store), "/api/v1/events")
+    assert [(t["symptom"], t["from"], t["to"]) for t in told["transitions"]] == [
+        (t.symptom, t.before, t.after) for t in store.transitions()
+    ]
+    assert told["transitions"][0]["t"] == 0.0
+    assert told["events"][0]["event"] == "engine_appeared"
+
+
+def test_history_is_in_columns_with_units() -> None:
+    told = data(app_of(store_of(SATURATED)), "/api/v1/history?seconds=20")
+    (engine,) = told["engines"]
+    assert set(engine["columns"]) == set(told["units"])
+    assert {len(column) for column in engine["columns"].values()} == {21}
+    at = engine["columns"]["at"]
+    assert [round(b - a, 3) for a, b in pairwise(at)] == [1.0] * 20
+    assert set(engine["columns"]["regime"]) <= {"idle", "flowing", "full", "kv_limited", "stalled"}
+
+
+def test_history_of_all_engines_or_of_those_asked_for() -> None:
+    app = app_of(store_of(TWO_ENGINES, SATURATED))
+    assert len(data(app, "/api/v1/history")["engines"]) == 3
+    assert len(data(app, "/api/v1/history?target=vllm")["engines"]) == 2
+    assert len(data(app, "/api/v1/history?engine=1")["engines"]) == 1
+    (one,) = data(app, "/api/v1/history?target=vllm&engine=1&model_name=tiny-llama")["engines"]
+    assert (one["target"], one["engine"]) == ("vllm", "1")
+
+
+@pytest.mark.parametrize(
+    ("query", "known"),
+    [
+        ("target=x", "vllm, vllm-1"),
+        ("engine=7", "0, 1"),
+        ("model_name=x", "tiny-llama"),
+        ("target=vllm-1&engine=1", "0"),
+    ],
+)
+def test_an_unknown_name_is_not_found_and_the_known_ones_are_told(query: str, known: str) -> None:
+    answer = ask(app_of(store_of(TWO_ENGINES, SATURATED)), f"/api/v1/history?{query}")
+    assert answer.status_code == 404
+    assert answer.json()["error"].endswith(f"known: {known}")
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e9", "soon"])
+def test_a_span_that_makes_no_sense_is_refused_with_one_message(seconds: str) -> None:
+    answer = ask(app_of(store_of(SATURATED)), f"/api/v1/history?seconds={seconds}")
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith("seconds: ")
+
+
+def test_failures_are_shown_with_the_beginning_of_what_came() -> None:
+    store = store_of(SATURATED)
+    store.failed(FailedScrape("vllm", 5.0, Failure.HTTP_STATUS, "HTTP status 500", "<h1>sorry"))
+    assert data(app_of(store), "/debug/last-failures")["failures"] == [
+        {
+            "target": "vllm",
+            "at": 5.0,
+            "kind": "http_status",
+            "detail": "HTTP status 500",
+            "excerpt": "<h1>sorry",
+        }
+    ]
+
+
+def before_the_first_scrape() -> Store:
+    return Store([initial("vllm")])
+
+
+def while_down() -> Store:
+    store = store_of(SATURATED)
+    state = store.state("vllm")
+    now = (state.now or 0.0) + 40
+    store.publish(*advance(state, ScrapeError(Failure.REFUSED, "nothing <listens>", 1.7e9), now))
+    return store
+
+
+@pytest.mark.parametrize("make", [before_the_first_scrape, while_down, Store])
+def test_everything_is_served_whatever_vllm_does(make: Callable[[], Store]) -> None:
+    app = app_of(make())
+    assert {path: ask(app, path).status_code for path in ROUTES} == dict.fromkeys(ROUTES, 200)
+
+
+# -- manners ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ROUTES)
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_changed(path: str, method: str) -> None:
+    answer = ask(app_of(before_the_first_scrape()), path, method)
+    assert answer.status_code == 405
+    assert answer.json() == {"error": "kvwatch is read-only: use GET"}
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_head_is_answered_as_get(path: str) -> None:
+    assert ask(app_of(before_the_first_scrape()), path, "HEAD").status_code == 200
+
+
+def test_what_is_not_there_is_json_too() -> None:
+    answer = ask(app_of(before_the_first_scrape()), "/no/such/thing")
+    assert answer.status_code == 404
+    assert "/no/such/thing" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc"])
+def test_pages_that_need_scripts_from_elsewhere_are_off(path: str) -> None:
+    assert ask(app_of(before_the_first_scrape()), path).status_code == 404
+
+
+def test_the_api_is_described() -> None:
+    told = data(app_of(before_the_first_scrape()), "/openapi.json")
+    assert set(told["paths"]) >= {"/metrics", "/healthz", "/readyz", *JSON_ROUTES}
+    for path in JSON_ROUTES:
+        operation = told["paths"][path]["get"]
+        assert operation["description"]
+        assert "$ref" in operation["responses"]["200"]["content"]["application/json"]["schema"]
+
+
+def test_every_answer_tells_browsers_to_keep_their_guesses_to_themselves() -> None:
+    app = app_of(before_the_first_scrape())
+    for path in ROUTES:
+        headers = ask(app, path).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+
+
+# -- the token --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_with_a_token_only_the_probes_are_open(path: str) -> None:
+    app = app_of(before_the_first_scrape(), TOKEN)
+    probe = path in {"/healthz", "/readyz"}
+    assert ask(app, path).status_code == (200 if probe else 401)
+    assert ask(app, path, authorization=f"Bearer {TOKEN}").status_code == 200
+    assert ask(app, path, authorization=f"bearer  {TOKEN} ").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "given", [TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer", "Bearer ", ""]
+)
+def test_another_token_is_none(given: str) -> None:
+    answer = ask(app_of(before_the_first_scrape(), TOKEN), "/metrics", authorization=given)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert "bearer token" in answer.json()["error"]
+    assert TOKEN not in answer.text
+
+
+def test_without_the_token_nobody_learns_what_there_is() -> None:
+    assert ask(app_of(before_the_first_scrape(), TOKEN), "/no/such/thing").status_code == 401
+
+
+# -- the page ---------------------------------------------------------------------------------------------------
+
+
+class Tags(HTMLParser):
+    """What a page is made of, and whether its tags match."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def page_of(store: Store) -> Tags:
+    tags = Tags()
+    tags.feed(ask(app_of(store), "/").text)
+    assert tags.open == []
+    return tags
+
+
+def test_the_page_shows_findings_with_evidence_and_actions_and_loads_nothing() -> None:
+    store = saturated()
+    tags = page_of(store)
+    text = " ".join(tags.text)
+    for found in data(app_of(store), "/api/v1/findings")["findings"]:
+        assert found["title"] in text
+        assert all(action in text for action in found["actions"])
+        assert all(name in text for name in found["evidence"])
+    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in tags.seen}
+    assert ("meta", {"http-equiv": "refresh", "content": "5"}) in tags.seen
+
+
+def test_every_link_of_the_page_leads_somewhere() -> None:
+    app = app_of(before_the_first_scrape())
+    links = [attributes["href"] for tag, attributes in page_of(before_the_first_scrape()).seen if tag == "a"]
+    assert links
+    assert {ask(app, str(link)).status_code for link in links} == {200}
+
+
+def test_nothing_that_a_server_says_becomes_markup() -> None:
+    nasty = b"<script>alert(1)</script>\\\"'&amp;"
+    body = pages(SATURATED)[60].replace(b'"tiny-llama"', b'"' + nasty + b'"')
+    state, _ = advance(initial("vllm"), Scrape(body, 1.7e9), 1000.0)
+    store = Store()
+    store.publish(state)
+    tags = page_of(store)
+    assert "script" not in {tag for tag, _ in tags.seen}
+    assert "<script>alert(1)</script>" in " ".join(tags.text)
+
+
+def test_the_page_says_why_a_server_can_not_be_scraped() -> None:
+    text = " ".join(page_of(while_down()).text)
+    assert "refused" in text
+    assert "nothing <listens>" in text
+
+
+def test_an_error_of_ours_is_json_too() -> None:
+    class Broken(Store):
+        def states(self) -> Any:
+            raise RuntimeError("a mistake of ours")
+
+    store = Broken()
+    app = build(store, registry_of(store, TurnedClock()), TurnedClock())
+
+    async def run() -> httpx.Response:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://kvwatch") as client:
+            return await client.get("/api/v1/state")
+
+    answer = asyncio.run(run())
+    assert answer.status_code == 500
+    assert answer.json() == {"error": "kvwatch failed at this request; its log says how"}

@@ -1,0 +1,291 @@
+"""The whole service on real sockets: it serves at once, stops at once, and says in a line why it can't start."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from kvwatch.settings import Settings, TargetSettings
+from kvwatch.sidecar.service import serve
+from tests.sidecar.loopback import VllmLike, pages, serving
+
+HEALTHY = "0.32.0--b-healthy.jsonl.gz"
+TWO_ENGINES = "0.32.0--j-data-parallel-2.jsonl.gz"
+NOBODY = "http://localhost:1/metrics"
+
+
+@dataclass
+class Running:
+    """A service that serves; `end` is its exit code, once it ended."""
+
+    url: str
+    stop: asyncio.Event
+    end: asyncio.Task[int]
+
+    async def stopped(self) -> float:
+        """Stops it and gives the seconds that took."""
+        started = time.monotonic()
+        self.stop.set()
+        assert await asyncio.wait_for(asyncio.shield(self.end), 5) == 0
+        return time.monotonic() - started
+
+
+def settings_of(*targets: str, **more: Any) -> Settings:
+    named = [TargetSettings(name=f"vllm-{n}", url=url) for n, url in enumerate(targets)]
+    return Settings.model_validate(
+        {"targets": named, "host": "127.0.0.1", "port": 0, "interval_s": 0.1} | more
+    )
+
+
+@asynccontextmanager
+async def running(settings: Settings) -> AsyncIterator[Running]:
+    stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+    end = asyncio.create_task(serve(settings, stop=stop, ready=ready.set_result))
+    url = await asyncio.wait_for(ready, 5)
+    service = Running(url, stop, end)
+    try:
+        yield service
+    finally:
+        stop.set()
+        await end
+
+
+async def until(client: httpx.AsyncClient, url: str, ups: list[bool]) -> dict[str, Any]:
+    """The state, once the targets are up and down as they should be."""
+    state: dict[str, Any] = {}
+    for _ in range(400):
+        state = (await client.get(f"{url}/api/v1/state")).json()
+        if [target["up"] for target in state["targets"]] == ups:
+            return state
+        await asyncio.sleep(0.02)
+    raise AssertionError(state)
+
+
+def test_it_watches_every_target() -> None:
+    async def run() -> tuple[dict[str, Any], str]:
+        async with (
+            serving(VllmLike(pages(HEALTHY))) as one,
+            serving(VllmLike(pages(TWO_ENGINES))) as two,
+            running(settings_of(one.url, two.url)) as service,
+            httpx.AsyncClient() as client,
+        ):
+            state = await until(client, service.url, [True, True])
+            return state, (await client.get(f"{service.url}/metrics")).text
+
+    state, metrics = asyncio.run(run())
+    assert [len(target["engines"]) for target in state["targets"]] == [1, 2]
+    assert 'kvwatch_up{target="vllm-0"} 1.0' in metrics
+    assert 'kvwatch_up{target="vllm-1"} 1.0' in metrics
+
+
+def test_one_target_that_hangs_holds_up_no_other_and_not_the_serving() -> None:
+    async def run() -> dict[str, Any]:
+        async def hangs(*_: object) -> None:
+            await asyncio.sleep(5)
+
+        async with (
+            serving(hangs) as one,
+            serving(VllmLike(pages(HEALTHY))) as two,
+            running(settings_of(one.url, two.url)) as service,
+            httpx.AsyncClient() as client,
+        ):
+            return await until(client, service.url, [False, True])
+
+    slow, quick = asyncio.run(run())["targets"]
+    assert slow["failure"]["kind"] == "timeout"
+    assert quick["scrapes"]["ok"] >= 1
+
+
+def test_it_serves_while_there_is_no_vllm_and_notices_when_there_is() -> None:
+    async def run() -> None:
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            port = sock.getsockname()[1]
+        async with (
+            running(settings_of(f"http://127.0.0.1:{port}/metrics")) as service,
+            httpx.AsyncClient() as client,
+        ):
+            assert (await client.get(f"{service.url}/readyz")).status_code == 200
+            assert "kvwatch_up" in (await client.get(f"{service.url}/metrics")).text
+            vllm = VllmLike(pages(HEALTHY))
+
+            async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + vllm.recorded[0])
+                writer.close()
+
+            server = await asyncio.start_server(handler, "127.0.0.1", port)
+            await until(client, service.url, [True])
+            server.close()
+
+    asyncio.run(run())
+
+
+def test_it_stops_within_a_second_whoever_holds_connections() -> None:
+    async def run() -> float:
+        async with (
+            serving(VllmLike(pages(HEALTHY))) as vllm,
+            running(settings_of(vllm.url)) as service,
+            httpx.AsyncClient() as client,
+        ):
+            await client.get(f"{service.url}/metrics")  # kept open
+            port = httpx.URL(service.url).port
+            _, silent = await asyncio.open_connection("127.0.0.1", port)  # never asks
+            _, half = await asyncio.open_connection("127.0.0.1", port)
+            half.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")  # never ends its question
+            _, greedy = await asyncio.open_connection("127.0.0.1", port)
+            greedy.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 200)  # never reads an answer
+            await asyncio.sleep(0.1)
+            took = await service.stopped()
+            for writer in (silent, half, greedy):
+                writer.close()
+            return took
+
+    assert asyncio.run(run()) < 1.0
+
+
+def test_it_stops_while_its_target_hangs() -> None:
+    async def hangs(*_: object) -> None:
+        await asyncio.sleep(5)
+
+    async def run() -> float:
+        async with serving(hangs) as vllm, running(settings_of(vllm.url, interval_s=10)) as service:
+            await asyncio.sleep(0.05)
+            return await service.stopped()
+
+    assert asyncio.run(run()) < 1.0
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    line: str = capsys.readouterr().err
+    assert line.count("\n") == 1, line
+    assert "Traceback" not in line
+    return line
+
+
+def test_a_port_in_use_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert asyncio.run(serve(settings_of(NOBODY, port=port))) == 2
+        line = told(capsys)
+    assert f"127.0.0.1:{port}" in line
+    assert "in use" in line
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
+def test_an_address_that_is_not_ours_is_one_line_and_exit_code_2(
+    host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert asyncio.run(serve(settings_of(NOBODY, host=host))) == 2
+    assert host in told(capsys)
+
+
+def test_a_certificate_that_is_none_is_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bad := tmp_path / "cert.pem").write_text("no certificate")
+    assert asyncio.run(serve(settings_of(NOBODY, tls_cert=bad, tls_key=bad))) == 2
+    assert str(bad) in told(capsys)
+
+
+def test_certificates_of_a_target_that_are_none_are_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bad := tmp_path / "ca.pem").write_text("no certificate")
+    target = TargetSettings(name="a", url="https://localhost:1/metrics", ca_file=bad)
+    settings = settings_of(NOBODY).model_copy(update={"targets": [target]})
+    assert asyncio.run(serve(settings)) == 2
+    line = told(capsys)
+    assert str(bad) in line
+    assert "target a" in line
+
+
+def test_it_serves_over_tls(tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = (
+        f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout {key} -out {cert}"
+    )
+    subprocess.run(command.split(), check=True, capture_output=True)
+
+    async def run() -> int:
+        async with (
+            running(settings_of(NOBODY, tls_cert=cert, tls_key=key)) as service,
+            httpx.AsyncClient(verify=False) as client,  # noqa: S501 - its own certificate
+        ):
+            assert service.url.startswith("https://")
+            return (await client.get(f"{service.url}/metrics")).status_code
+
+    assert asyncio.run(run()) == 200
+
+
+def test_it_serves_on_ipv6() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+
+    async def run() -> int:
+        async with running(settings_of(NOBODY, host="::1")) as service, httpx.AsyncClient() as client:
+            return (await client.get(f"{service.url}/healthz")).status_code
+
+    assert asyncio.run(run()) == 200
+
+
+def test_requests_are_not_logged_and_broken_ones_break_nothing() -> None:
+    async def run() -> str:
+        async with running(settings_of(NOBODY)) as service, httpx.AsyncClient() as client:
+            logged = io.StringIO()
+            handler = logging.getLogger("kvwatch").handlers[0]
+            assert isinstance(handler, logging.StreamHandler)
+            handler.setStream(logged)
+            reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(service.url).port)
+            writer.write(b"\x16\x03\x01 nonsense\r\n\r\n")
+            await reader.read()
+            writer.close()
+            for _ in range(5):
+                assert (await client.get(f"{service.url}/metrics")).status_code == 200
+            return logged.getvalue()
+
+    assert "/metrics" not in asyncio.run(run()).replace(NOBODY, "")
+
+
+_PROGRAM = """
+import asyncio, sys
+from kvwatch.settings import Settings
+from kvwatch.sidecar.service import serve
+settings = Settings(host="127.0.0.1", port=0, targets="http://localhost:1/metrics")
+sys.exit(asyncio.run(serve(settings, ready=lambda url: print(url, flush=True))))
+"""
+
+
+@pytest.mark.parametrize("one", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_cleanly(one: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", _PROGRAM],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        url = process.stdout.readline().strip()
+        assert httpx.get(f"{url}/healthz").status_code == 200
+        process.send_signal(one)
+        assert process.wait(timeout=20) == 0
+        logged = process.stderr.read()
+    assert "kvwatch stops" in logged
+    assert "Traceback" not in logged

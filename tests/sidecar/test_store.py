@@ -1,0 +1,56 @@
+"""The store: whole states in, whole states out, and rings that stay small."""
+
+import pytest
+
+from kvwatch.core.lifecycle import Stage
+from kvwatch.core.outcome import Failure
+from kvwatch.core.snapshot import EngineKey
+from kvwatch.core.state import Transition, initial
+from kvwatch.sidecar.store import FAILURES_KEPT, TRANSITIONS_KEPT, FailedScrape, PollStats, Store
+
+
+def test_states_come_in_the_order_of_the_settings_and_are_replaced_whole() -> None:
+    store = Store([initial("b"), initial("a")])
+    before = store.state("b")
+    after = initial("b")
+    store.publish(after)
+    assert list(store.states()) == ["b", "a"]
+    assert store.state("b") is after
+    assert before is not after
+
+
+def test_a_reader_can_not_change_what_it_sees() -> None:
+    with pytest.raises(TypeError):
+        Store([initial("a")]).states()["a"] = initial("b")  # type: ignore[index]
+
+
+def test_counters_add_up_by_target() -> None:
+    store = Store([initial("a"), initial("b")])
+    store.count("a", polls=1)
+    store.count("a", polls=1, missed_ticks=3)
+    store.count("b", unexpected_errors=1)
+    assert store.poll_stats("a") == PollStats(2, 3, 0)
+    assert store.poll_stats("b") == PollStats(0, 0, 1)
+    assert store.poll_stats("nobody") == PollStats()
+
+
+def test_rings_keep_the_latest() -> None:
+    store = Store([initial("a")])
+    changes = [
+        Transition(float(n), 0.0, EngineKey("a"), "s", Stage.INACTIVE, Stage.PENDING, {})
+        for n in range(TRANSITIONS_KEPT + 5)
+    ]
+    store.publish(initial("a"), changes)
+    assert store.transitions() == tuple(changes[5:])
+
+
+def test_failures_of_one_target_do_not_push_out_those_of_another() -> None:
+    store = Store([initial("a"), initial("b")])
+    store.failed(FailedScrape("a", 1.0, Failure.REFUSED, "once", "x" * 5000))
+    for n in range(100):
+        store.failed(FailedScrape("b", 2.0 + n, Failure.TIMEOUT, "again and again"))
+    kept = store.failures()
+    assert kept[0].target == "a"
+    assert len(kept[0].excerpt) == 2048
+    assert len(kept) == 1 + FAILURES_KEPT
+    assert [failure.wall for failure in kept] == sorted(failure.wall for failure in kept)
