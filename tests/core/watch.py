@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 from kvwatch.core.lifecycle import Stage
 from kvwatch.core.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
-from kvwatch.core.pipeline import advance
+from kvwatch.core.pipeline import advance, next_pace
 from kvwatch.core.policy import Policy
 from kvwatch.core.regimes import Regime
 from kvwatch.core.state import EngineState, State, Transition, initial
-from tests.core.pages import Server
+from tests.core.pages import RECORDINGS, Server, polls
 
 WALL = 1_800_000_000.0
 
@@ -66,3 +66,17 @@ class Watch:
     def fired(self, symptom: str) -> bool:
         """Whether it ever fired."""
         return any(t.symptom == symptom and t.after is Stage.FIRING for t in self.transitions)
+
+
+def replayed(name: str, policy: Policy | None = None) -> Watch:
+    """A watch that saw a whole recording, by the recording's own clock and with the paces it would have asked for."""
+    watch = Watch(policy or Policy(), now=0.0)
+    began: float | None = None
+    for poll in polls(RECORDINGS / f"{name}.jsonl.gz"):
+        began = poll["t"] if began is None else began
+        now = poll["t"] - began
+        outcome: Outcome = ScrapeError(Failure.REFUSED, "recorded", poll["t"])
+        if poll["status"] == 200:
+            outcome = Scrape(poll["body"].encode(), poll["t"], pace=next_pace(watch.state, now))
+        watch.outcome(outcome, after=now - watch.now)
+    return watch
