@@ -77,6 +77,9 @@ def _run(words: list[str]) -> int:
         for word in [word for word in strange if word.startswith("-")] or strange:
             _complain(f"{word}: no such option or argument{nearest(word.partition('=')[0], known)}")
         return 2
+    if "main" not in args:
+        parser.print_help(sys.stderr)
+        return 2
     from kvwatch.recording import RecordingError
 
     try:

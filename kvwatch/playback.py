@@ -52,7 +52,7 @@ class Playback:
         self._began: float | None = None
         self.rounds = 0
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     # -- which record ------------------------------------------------------------------------------------------------
 
@@ -85,8 +85,9 @@ class Playback:
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
-            for writer in list(self._open):
+            for writer in self._open.values():
                 writer.close()
+            await asyncio.gather(*self._open, return_exceptions=True)
             await self._server.wait_closed()
 
     async def __aenter__(self) -> Self:
@@ -98,14 +99,17 @@ class Playback:
         await self.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open.add(writer)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            while self._answer(await reader.readuntil(b"\r\n\r\n"), writer):
-                await writer.drain()
-        self._open.discard(writer)
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
+        task: asyncio.Task[None] = asyncio.current_task()  # type: ignore[assignment]  # called as a task
+        self._open[task] = writer
+        try:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                while self._answer(await reader.readuntil(b"\r\n\r\n"), writer):
+                    await writer.drain()
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+        finally:
+            del self._open[task]
 
     def _answer(self, request: bytes, writer: asyncio.StreamWriter) -> bool:
         """Answers; False if the connection is to be closed."""

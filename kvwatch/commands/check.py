@@ -84,9 +84,9 @@ def verdict(watch: Watch) -> tuple[int, str]:
     """The exit code, and in a few words why."""
     state = watch.state
     if watch.findings():
-        return 1, "findings"
+        return 1, ", ".join(dict.fromkeys(one["symptom"] for one in watch.findings()))
     if watch.pending():
-        return 1, "findings that are still pending"
+        return 1, "some are pending"
     if not state.up:
         detail = f"{state.error.kind}: {state.error.detail}" if state.error else "it was not scraped"
         return 2, f"the server could not be read ({detail})"
@@ -108,9 +108,7 @@ def as_data(watch: Watch, code: int, why: str) -> dict[str, Any]:
 
 
 def _print(watch: Watch, target: TargetSettings, code: int, why: str) -> None:
-    print(
-        f"{target.url}, {watch.samples} scrapes over {text.clock(watch.duration_s)}, {watch.failed} of them failed"
-    )
+    print(f"{target.url}: {text.scrapes(watch.samples, watch.duration_s, watch.failures)}")
     print(f"Time per regime: {text.shares(watch.regimes())}")
     for engine in (watch.good or watch.state).engines.values():
         print(f"\n{text.engine(engine.key)}, now {engine.regime}")

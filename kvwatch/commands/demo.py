@@ -88,7 +88,7 @@ async def _demo(args: argparse.Namespace, say: _Sayer) -> int:
     if args.seconds is not None:
         asyncio.get_running_loop().call_later(args.seconds, stop.set)
     port = _free(args.port)
-    if port != args.port:
+    if port != args.port and args.port:
         say(
             f"Port {args.port} is in use; port {port} is free and taken instead.",
             port_in_use=args.port,
@@ -109,15 +109,16 @@ async def _demo(args: argparse.Namespace, say: _Sayer) -> int:
 
         def ready(at: str) -> None:
             logging.getLogger("kvwatch").setLevel(logging.CRITICAL)  # what happens is told here, in words
-            _say_where(say, at)
             teller.append(asyncio.create_task(_tell(at, say)))
+            teller[0].add_done_callback(lambda _: stop.set())
 
         try:
             return await serve(settings, clock=clock, stop=stop, ready=ready)
         finally:
             for task in teller:
                 task.cancel()
-            await asyncio.gather(*teller, return_exceptions=True)
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task  # raises what ended it, as when nobody reads any more
 
 
 def _free(port: int) -> int:
@@ -146,9 +147,10 @@ def _say_where(say: _Sayer, url: str) -> None:
 
 
 async def _tell(url: str, say: _Sayer) -> None:
-    """Tells each transition as it happens, by what the sidecar's own interface says."""
+    """Tells where to look, then each transition as it happens, by what the sidecar's own interface says."""
     import httpx
 
+    _say_where(say, url)
     last, start = 0.0, None
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=5) as client:
         while True:

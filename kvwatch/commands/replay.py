@@ -107,7 +107,7 @@ def _print_end(watch: Watch, skipped: list[Skipped]) -> None:
 def _print_watched(watch: Watch) -> None:
     if not watch.transitions:
         print("    no symptom changed its state")
-    print(f"\n{watch.samples} scrapes over {text.clock(watch.duration_s)}, {watch.failed} of them failed")
+    print(f"\n{text.scrapes(watch.samples, watch.duration_s, watch.failures)}")
     print(f"Time per regime: {text.shares(watch.regimes())}")
     firing = watch.findings()
     print(f"\nFiring at the end: {len(firing) or 'nothing'}")

@@ -87,12 +87,18 @@ def finding(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def scrapes(count: int, seconds: float, failures: Mapping[str, int]) -> str:
+    """How much was seen."""
+    kinds = ", ".join(f"{kind.replace('_', ' ')} {n}" for kind, n in failures.items())
+    return f"{count} scrapes over {clock(seconds)}, " + (f"failed: {kinds}" if kinds else "none failed")
+
+
 def shares(regimes: Mapping[str, float]) -> str:
     """Time per regime, longest first."""
     total = sum(regimes.values())
     if not total:
         return "nothing was watched long enough to tell"
-    longest = sorted(regimes.items(), key=lambda item: -item[1])
+    longest = sorted(((n, s) for n, s in regimes.items() if s >= 0.005 * total), key=lambda item: -item[1])
     return ", ".join(f"{name} {seconds / total:.0%} ({clock(seconds)})" for name, seconds in longest)
 
 

@@ -79,9 +79,13 @@ class Watch:
         return (self.state.now or 0.0) - (self.start or 0.0)
 
     @property
+    def failures(self) -> dict[str, int]:
+        """Outcomes that gave nothing, by kind; pages that could not be read are among them."""
+        return {kind: count for kind, count in self.state.outcomes.items() if kind != "ok" and count}
+
+    @property
     def failed(self) -> int:
-        """Outcomes that gave nothing, pages that could not be read among them."""
-        return sum(count for kind, count in self.state.outcomes.items() if kind != "ok")
+        return sum(self.failures.values())
 
     def regimes(self) -> dict[str, float]:
         """Seconds per regime, over all engines, and the time in which no engine was known."""

@@ -45,7 +45,7 @@ def _several(problems: Mapping[str, str]) -> None:
 class Settings(BaseSettings):
     """The settings of kvwatch: arguments come before the environment, that before the file, that before defaults."""
 
-    model_config = SettingsConfigDict(extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     config: Path | None = Field(
         default=None,
@@ -335,9 +335,9 @@ class FixedSettings(Settings):
 
 
 def bare_name(name: str) -> str:
-    """A metric name without vLLM's own prefix."""
-    prefix = next((p for p in NATIVE_SPELLINGS if name.startswith(p)), "")
-    return name[len(prefix) :]
+    """A metric name without vLLM's prefix, or what relays make of it."""
+    prefixes = sorted((*NATIVE_SPELLINGS, *RELAY_SPELLINGS), key=len, reverse=True)
+    return name.removeprefix(next((prefix for prefix in prefixes if name.startswith(prefix)), ""))
 
 
 def alias(signal: str, name: str) -> Alias:

@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.:\[\]-]{1,255}")
 class TargetSettings(BaseModel):
     """One vLLM server."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, hide_input_in_errors=True)
 
     url: str = Field(
         default=DEFAULT_URL, description="where its metrics are; /metrics and http:// are added if left out"

@@ -48,6 +48,29 @@ def kvwatch(command: list[str], environ: dict[str, str]) -> Kvwatch:
 
 
 @pytest.fixture
+def unread(command: list[str], environ: dict[str, str]) -> Kvwatch:
+    """Runs kvwatch with a standard output that nobody reads any more."""
+
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            return subprocess.run(
+                [*command, *map(str, words)],
+                stdout=writer,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=60,
+                env=environ,
+                check=False,
+            )
+        finally:
+            os.close(writer)
+
+    return run
+
+
+@pytest.fixture
 def serve() -> Iterator[Serve]:
     """Serves a recording at a speed, from so many of its seconds on; gives the URL of its metrics."""
     loop = asyncio.new_event_loop()

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
-import pytest
-
 from kvwatch.recording import Record, Writer, read
 
 Kvwatch = Callable[..., CompletedProcess[str]]
@@ -64,7 +62,7 @@ def test_check_of_nothing(kvwatch: Kvwatch) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    done = kvwatch("check", f"127.0.0.1:{port}", "--for", "0.3s", "--interval", "0.1", "--json")
+    done = kvwatch("check", f"127.0.0.1:{port}", "--for", "1s", "--interval", "1s", "--json")
     found = json.loads(done.stdout)
     assert done.returncode == 2
     assert found["verdict"] == "unknown"
@@ -93,7 +91,7 @@ def test_record_makes_a_recording_with_what_failed_in_it(
     assert summary["failed_scrapes"] == sum(record.status != 200 for record in records)
     again = kvwatch(*words)
     assert (again.returncode, "--force" in again.stderr) == (2, True)
-    assert kvwatch(*words, "--force", "--for", "0.1").returncode == 0
+    assert kvwatch(*words, "--force", "--for", "0.25").returncode == 0
 
 
 def test_record_ends_cleanly_at_ctrl_c(
@@ -116,23 +114,26 @@ def test_record_ends_cleanly_at_ctrl_c(
     assert len(records_of(made)) >= 3
 
 
-@pytest.mark.parametrize("json_wanted", [False, True])
-def test_demo_shows_a_symptom_with_evidence_and_what_to_do(kvwatch: Kvwatch, json_wanted: bool) -> None:
+def test_demo_shows_a_symptom_with_evidence_and_what_to_do(
+    command: list[str], environ: dict[str, str]
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = kvwatch("demo", "--for", "8s", "--port", port, *(["--json"] if json_wanted else []))
-    assert (done.returncode, done.stderr) == (0, "")
-    if json_wanted:
-        said = [json.loads(line) for line in done.stdout.splitlines()]
-        assert said[0]["port_in_use"] == port
-        firing = next(one for one in said if one.get("transition", {}).get("to") == "firing")
-        assert firing["findings"][0]["symptom"] == "kv_thrashing"
-        return
-    assert f"Port {port} is in use" in done.stdout
-    assert re.search(r"metrics +http://127\.0\.0\.1:\d+/metrics", done.stdout)
-    fired = done.stdout.partition("kv_thrashing fires:")[2]
+        words = [*command, "demo", "--for", "9s", "--port", str(port)]
+        both = [
+            subprocess.Popen(
+                words + more, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
+            )
+            for more in ([], ["--json"])
+        ]
+        (text, wrong), (data, wrong_too) = (process.communicate(timeout=60) for process in both)
+    assert [process.returncode for process in both] == [0, 0]
+    assert wrong == wrong_too == ""
+    assert f"Port {port} is in use" in text
+    assert re.search(r"metrics +http://127\.0\.0\.1:\d+/metrics", text)
+    fired = text.partition("kv_thrashing fires:")[2]
     for part in (
         "CRITICAL",
         "Evidence: kv cache usage ratio",
@@ -140,3 +141,12 @@ def test_demo_shows_a_symptom_with_evidence_and_what_to_do(kvwatch: Kvwatch, jso
         "What to do, in this order:",
     ):
         assert part in fired
+    said = [json.loads(line) for line in data.splitlines()]
+    assert said[0]["port_in_use"] == port
+    firing = next(one for one in said if one.get("transition", {}).get("to") == "firing")
+    assert firing["findings"][0]["symptom"] == "kv_thrashing"
+
+
+def test_demo_ends_when_nobody_reads_it(unread: Kvwatch) -> None:
+    done = unread("demo", "--port", "0")
+    assert (done.returncode, done.stderr) == (141, "")

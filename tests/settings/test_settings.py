@@ -196,7 +196,7 @@ def test_one_setting_under_two_names_is_a_mistake(monkeypatch: pytest.MonkeyPatc
 def test_the_policy_is_what_the_judgement_takes() -> None:
     settings = load(
         {
-            "aliases": "kv_cache_usage_ratio=vllm:kv_usage_new,requests_waiting_by_reason=waiting_why",
+            "aliases": "kv_cache_usage_ratio=ray_vllm:kv_usage_new,requests_waiting_by_reason=waiting_why",
             "spellings": "ray_vllm:",
             "disabled": "kv_near_full",
             "thresholds": '{"kv_exhausted.share": 0.4}',
