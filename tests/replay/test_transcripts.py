@@ -1,0 +1,145 @@
+"""Every recording of a real server, replayed: what was found, against committed transcripts and against the truth.
+
+The transcripts say what changed and when (seconds from the start), and the seconds in each regime. With
+`KVWATCH_REGENERATE=1` they are written anew and the run fails. The truth is what the load really was in each phase
+of a recording; it does not change when a threshold does.
+"""
+
+import json
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvwatch.core.lifecycle import Stage
+from kvwatch.core.outcome import Failure, Outcome, Scrape, ScrapeError
+from kvwatch.core.pipeline import next_pace
+from kvwatch.core.regimes import Regime
+from tests.core.expected import matches, number
+from tests.core.pages import CAPTURES, RECORDINGS, polls
+from tests.core.watch import Watch, replayed
+
+NAMES = sorted(path.name.removesuffix(".jsonl.gz") for path in RECORDINGS.glob("*.jsonl.gz"))
+EXPECTED = Path(__file__).parent / "expected"
+FACTS: dict[str, Any] = json.loads((CAPTURES / "scenarios.json").read_text(encoding="utf-8"))
+
+
+@cache
+def seen(name: str) -> Watch:
+    return replayed(name)
+
+
+def transcript(name: str) -> dict[str, Any]:
+    """A replay as plain data, times to the second."""
+    watch = seen(name)
+    lines = [
+        [round(t.t), t.key.engine or "server", t.symptom, str(t.before), str(t.after)]
+        for t in watch.transitions
+    ]
+    regimes = {
+        key.engine: {
+            str(regime): number(seconds, 0) for regime, seconds in sorted(engine.regime_seconds.items())
+        }
+        for key, engine in sorted(watch.state.engines.items())
+    }
+    return {
+        **{f"{i:02d}": line for i, line in enumerate(lines, 1)},
+        **{f"regimes of {engine}": seconds for engine, seconds in regimes.items()},
+        "scrapes": {kind: n for kind, n in watch.state.outcomes.items() if n},
+        "events": [event.kind for event in watch.state.events],
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recording_gives_the_expected_transcript(name: str) -> None:
+    """Transitions, seconds in each regime, outcomes and events are as committed."""
+    matches(EXPECTED / f"{name}.json", transcript(name))
+
+
+def test_no_transcript_is_left_over() -> None:
+    """Each transcript belongs to a recording."""
+    assert sorted(path.stem for path in EXPECTED.glob("*.json")) == NAMES
+
+
+# -- the truth --------------------------------------------------------------------------------------------------
+
+
+@cache
+def phases(name: str) -> tuple[tuple[str, Counter[Regime]], ...]:
+    """The phases of a recording, each with the regimes found in it, its first seconds left out."""
+    watch, began, found = Watch(now=0.0), None, []
+    for poll in polls(RECORDINGS / f"{name}.jsonl.gz"):
+        began = poll["t"] if began is None else began
+        now = poll["t"] - began
+        outcome: Outcome = ScrapeError(Failure.REFUSED, "recorded", poll["t"])
+        if poll["status"] == 200:
+            outcome = Scrape(poll["body"].encode(), poll["t"], pace=next_pace(watch.state, now))
+        watch.outcome(outcome, after=now - watch.now)
+        found.append((now, [engine.regime for engine in watch.state.engines.values()]))
+    return tuple(
+        (
+            phase["name"],
+            Counter(
+                regime for t, regimes in found if phase["t0"] + 3 <= t < phase["t1"] for regime in regimes
+            ),
+        )
+        for phase in FACTS[name.replace("--", "/", 1)]["phases"]
+    )
+
+
+CALM = {Regime.IDLE, Regime.FLOWING, Regime.PREFILL_LIMITED}
+#: Phase -> the regimes that it may show, the one that must hold for a share of it, and that share.
+TRUTH: dict[str, tuple[set[Regime], Regime, float]] = {
+    "idle": ({Regime.IDLE, Regime.UNKNOWN}, Regime.IDLE, 0.0),
+    "healthy": (CALM, Regime.FLOWING, 0.5),
+    "light": (CALM, Regime.FLOWING, 0.6),
+    "shared": (CALM, Regime.FLOWING, 0.6),
+    "varying": (CALM, Regime.FLOWING, 0.6),
+    "long": (CALM, Regime.FLOWING, 0.6),
+    "saturated": ({Regime.KV_LIMITED, Regime.FULL}, Regime.KV_LIMITED, 0.9),
+    "queue": ({Regime.SEQUENCE_LIMITED, Regime.PREFILL_LIMITED}, Regime.SEQUENCE_LIMITED, 0.9),
+    "rejecting": ({Regime.KV_LIMITED, Regime.FLOWING, Regime.IDLE, Regime.FULL}, Regime.KV_LIMITED, 0.3),
+    "restart": ({Regime.DOWN}, Regime.DOWN, 0.9),
+}
+#: Recordings that are not what their phases say: a crash, gauges that this release leaves behind, LoRA slots.
+OTHERWISE = {
+    ("0.10.2--x-engine-died-while-saturated", "saturated"),
+    ("0.10.2--x-engine-died-while-saturated", "idle"),
+    ("0.9.2--x-engine-died-metrics-frozen", "saturated"),
+    ("0.9.2--x-engine-died-metrics-frozen", "idle"),
+    ("0.9.2--b-healthy", "idle"),
+    ("0.9.2--c-kv-saturation", "idle"),
+    ("0.9.2--e-shared-prefix", "idle"),
+    ("0.32.0--k2-lora", "healthy"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_regimes_are_what_the_load_was(name: str) -> None:
+    """In each phase of a recording the regimes are those of the load that was on: none other, and the main one."""
+    for phase, regimes in phases(name):
+        if phase not in TRUTH or (name, phase) in OTHERWISE or not regimes:
+            continue
+        allowed, main, share = TRUTH[phase]
+        assert set(regimes) <= allowed, (phase, regimes)
+        assert regimes[main] >= share * regimes.total(), (phase, regimes)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name.split("--")[1][:2] in {"a-", "b-", "e-", "j2", "k-", "n-"}]
+)
+def test_no_alarm_where_all_was_well(name: str) -> None:
+    """A healthy or idle server fires nothing at all."""
+    assert [t for t in seen(name).transitions if t.after is Stage.FIRING] == []
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "c-kv-saturation" in name])
+def test_saturation_is_told_on_every_release(name: str) -> None:
+    """The same load saturates each release's cache, and its symptom fires soon after."""
+    start = next(p["t0"] for p in FACTS[name.replace("--", "/", 1)]["phases"] if p["name"] == "saturated")
+    fired = {t.symptom: t.t for t in seen(name).transitions if t.after is Stage.FIRING}
+    cache = min(fired[symptom] for symptom in ("kv_thrashing", "kv_exhausted") if symptom in fired)
+    assert start < cache < start + 25
+    assert "sequence_limited" not in fired
