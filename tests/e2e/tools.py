@@ -43,7 +43,9 @@ def answers(url: str) -> bool:
 
 
 @contextmanager
-def process(log: Path, *command: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def process(
+    log: Path, *command: str, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """A running command whose output goes to `log`; asked to end, then made to, on leaving."""
     with log.open("wb") as out:
         running = subprocess.Popen(
@@ -61,7 +63,9 @@ def process(log: Path, *command: str, env: Mapping[str, str] | None = None) -> I
 
 
 @contextmanager
-def kvwatch(log: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def kvwatch(
+    log: Path, *arguments: str, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """The real kvwatch, as a process of its own."""
     with process(log, sys.executable, "-m", "kvwatch", *arguments, env=env) as running:
         yield running
