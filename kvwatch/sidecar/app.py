@@ -9,7 +9,6 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
@@ -18,6 +17,7 @@ from kvwatch.sidecar import answers, views
 from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.front import Front
 from kvwatch.sidecar.page import page
+from kvwatch.sidecar.rendering import Renderer
 from kvwatch.sidecar.store import Store
 
 _MOST_SECONDS = 86_400.0
@@ -62,10 +62,12 @@ def _add_probes(app: FastAPI) -> None:
 
 
 def _add_metrics(app: FastAPI, registry: CollectorRegistry) -> None:
+    renderer = Renderer()
+
     async def metrics(request: Request) -> Response:
         """kvwatch's metrics, in the text format or OpenMetrics, as `Accept` asks."""
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(registry), media_type=None, headers={"Content-Type": content_type})
+        render, content_type = renderer.choose(request.headers.get("accept", ""))
+        return Response(render(registry), media_type=None, headers={"Content-Type": content_type})
 
     app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})(metrics)
     app.get("/metrics/", include_in_schema=False)(metrics)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from functools import cache
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -14,15 +15,19 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.registry import Collector
 
 from kvwatch import __version__
 from kvwatch.core.outcome import Failure, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance
 from kvwatch.core.state import State, Transition, initial
 from kvwatch.sidecar.app import build
-from kvwatch.sidecar.collector import registry_of
+from kvwatch.sidecar.collector import StateCollector, registry_of
+from kvwatch.sidecar.rendering import Renderer
 from kvwatch.sidecar.store import FailedScrape, Store
 from tests.sidecar.loopback import RECORDINGS, TurnedClock, pages
 
@@ -36,6 +41,7 @@ JSON_ROUTES = (
     "/api/v1/history",
     "/debug/last-failures",
 )
+RECORDED = sorted(path.name for path in RECORDINGS.glob("*.gz"))
 ROUTES = ("/", "/metrics", "/metrics/", "/healthz", "/readyz", "/openapi.json", *JSON_ROUTES)
 
 
@@ -128,15 +134,41 @@ def test_compressed_for_who_asks_for_it(accepted: str, packed: bool) -> None:
 # -- JSON -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "recording", sorted(path.name for path in RECORDINGS.glob("*.gz")), ids=lambda name: name[:-9]
-)
+@pytest.mark.parametrize("recording", RECORDED, ids=lambda name: name[:-9])
 def test_every_recording_can_be_told_as_json_and_shown(recording: str) -> None:
     app = app_of(store_of(recording))
     for path in JSON_ROUTES:
         data(app, path)
     assert ask(app, "/").status_code == 200
-    assert ask(app, "/metrics").status_code == 200
+
+
+@pytest.mark.parametrize("recording", RECORDED, ids=lambda name: name[:-9])
+def test_pages_are_written_as_the_client_library_writes_them(recording: str) -> None:
+    store = store_of(recording, SATURATED)
+    registry, renderer = CollectorRegistry(), Renderer()
+    registry.register(StateCollector(store, clock_of(store)))
+    for accept in ("", "application/openmetrics-text;version=1.0.0"):
+        theirs, their_type = choose_encoder(accept)
+        ours, our_type = renderer.choose(accept)
+        assert our_type == their_type
+        assert ours(registry) == theirs(registry)
+
+
+def test_odd_values_and_labels_are_written_as_the_client_library_writes_them() -> None:
+    class Odd(Collector):
+        def collect(self) -> Iterator[Metric]:
+            family = Metric("a", 'a "quoted"\\ \n help', "gauge")
+            for n, value in enumerate(
+                (0, 1, -1, 1e6, 1e7, 123456789.5, 1e21, 1e-7, math.inf, -math.inf, math.nan, True)
+            ):
+                family.add_sample("a", {"z": f"{n}", "b": 'x"\n\\'}, value)
+            yield family
+            yield Metric("c", "a counter without samples", "counter")
+
+    registry = CollectorRegistry()
+    registry.register(Odd())
+    for accept in ("", "application/openmetrics-text;version=1.0.0"):
+        assert Renderer().choose(accept)[0](registry) == choose_encoder(accept)[0](registry)
 
 
 def test_state_is_everything() -> None:
