@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -17,17 +16,14 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from kvwatch.core.policy import Policy
-from kvwatch.core.signals import BY_NAME
-from kvwatch.core.symptoms import BY_ID, THRESHOLDS
-from kvwatch.core.thresholds import check
-from kvwatch.core.vllm import ALIASES, NATIVE_SPELLINGS, RELAY_SPELLINGS, Alias, Vocabulary
+from kvwatch.core.vllm import NATIVE_SPELLINGS, RELAY_SPELLINGS, Vocabulary
+from kvwatch.settings import known
 from kvwatch.settings.sources import LayerSource, environment, file
 from kvwatch.settings.target import TargetSettings, distinct, parse_targets, read_text, token_of
-from kvwatch.settings.values import duration, nearest, pairs, size, words
+from kvwatch.settings.values import duration, pairs, size, words
 
 Seconds = Annotated[float, BeforeValidator(duration)]
 Bytes = Annotated[int, BeforeValidator(size)]
@@ -36,10 +32,18 @@ Origin = tuple[str, str]
 """Where a value came from (default, file, env, flag) and what it was called there."""
 
 
-def _several(problems: Mapping[str, str]) -> None:
-    """Reports what is wrong with several entries of one field, each on a line of its own."""
-    if problems:
-        raise PydanticCustomError("several", "several entries are wrong", {"entries": dict(problems)})
+def within(low: float, high: float, message: str) -> AfterValidator:
+    """A number from `low` to `high`; `message` says what it must be."""
+
+    def check(value: float) -> float:
+        if not low <= value <= high:
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
+
+
+POSITIVE = within(1e-9, 1e9, "must be above 0")
 
 
 class Settings(BaseSettings):
@@ -58,21 +62,25 @@ class Settings(BaseSettings):
             f" {', '.join(TargetSettings.model_fields)}",
         )
     )
-    interval_s: Seconds = Field(default=1.0, description="time between two scrapes, seconds")
-    timeout_s: Seconds | None = Field(
+    interval_s: Annotated[Seconds, within(0.05, 3600, "must be from 0.05 to 3600 seconds")] = Field(
+        default=1.0, description="time between two scrapes, seconds"
+    )
+    timeout_s: Annotated[Seconds, POSITIVE] | None = Field(
         default=None,
         description="give up a scrape after this long, seconds; below the interval (default: 0.9 of it, at most 10)",
     )
-    max_interval_s: Seconds = Field(
+    max_interval_s: Annotated[Seconds, POSITIVE] = Field(
         default=15.0, description="the longest interval that a slow vLLM may stretch the scraping to, seconds"
     )
-    backoff_max_s: Seconds = Field(
+    backoff_max_s: Annotated[Seconds, POSITIVE] = Field(
         default=10.0, description="the longest wait between two tries of a server that is down, seconds"
     )
-    full_interval_s: Seconds = Field(
+    full_interval_s: Annotated[Seconds, POSITIVE] = Field(
         default=15.0, description="how often histogram buckets and configuration are read, seconds"
     )
-    duty_cycle: float = Field(
+    duty_cycle: Annotated[
+        float, within(1e-9, 0.5, "must be above 0 and at most 0.5 (0.01 is 1 % of vLLM's time)")
+    ] = Field(
         default=0.01,
         description="share of wall time that vLLM may spend on answering scrapes, above 0, at most 0.5",
     )
@@ -80,30 +88,38 @@ class Settings(BaseSettings):
         default="auto",
         description="ask vLLM for only the families that are read, where it can (auto), or never",
     )
-    max_body_bytes: Bytes = Field(default=16 << 20, description="largest page that is read, bytes")
-    spellings: Words = Field(
+    max_body_bytes: Annotated[
+        Bytes, within(4096, 1 << 30, "must be from 4 KiB to 1 GiB; a page of vLLM has about 50 kB per engine")
+    ] = Field(default=16 << 20, description="largest page that is read, bytes")
+    spellings: Annotated[Words, AfterValidator(known.prefixes)] = Field(
         default=[],
         description="further prefixes of vLLM's metric names, as relays write them; seen in the wild:"
         f" {' '.join(RELAY_SPELLINGS)} (always understood: {' '.join(NATIVE_SPELLINGS)})",
     )
-    aliases: Annotated[dict[str, str], BeforeValidator(pairs)] = Field(
+    aliases: Annotated[dict[str, str], BeforeValidator(pairs), AfterValidator(known.aliases)] = Field(
         default={},
         description="further vLLM names of a signal, signal=name, as kv_cache_usage_ratio=kv_usage_new",
     )
-    thresholds: Annotated[dict[str, float], BeforeValidator(pairs)] = Field(
+    thresholds: Annotated[dict[str, float], BeforeValidator(pairs), AfterValidator(known.thresholds)] = Field(
         default={}, description="numbers that judgements turn on, name=value, as kv_thrashing.per_request=0.3"
     )
-    disabled: Words = Field(default=[], description="symptoms that are not judged, by id")
-    min_observations: float = Field(default=20, description="fewer observations than this give no quantile")
-    unknown_grace_s: Seconds = Field(
+    disabled: Annotated[Words, AfterValidator(known.symptoms)] = Field(
+        default=[], description="symptoms that are not judged, by id"
+    )
+    min_observations: Annotated[float, POSITIVE] = Field(
+        default=20, description="fewer observations than this give no quantile"
+    )
+    unknown_grace_s: Annotated[Seconds, POSITIVE] = Field(
         default=60.0,
         description="how long a verdict may be unknown before that is a state of its own, seconds",
     )
-    history_s: Seconds = Field(
-        default=600.0, description="how much of the past is kept at full resolution, seconds"
-    )
+    history_s: Annotated[
+        Seconds, within(300, 86_400, "must be from 300 (the longest window of a judgement) to 86400 seconds")
+    ] = Field(default=600.0, description="how much of the past is kept at full resolution, seconds")
     host: str = Field(default="0.0.0.0", description="address to serve on")  # noqa: S104 - a sidecar is there to be scraped
-    port: int = Field(default=9477, description="port to serve on; 0 takes a free one")
+    port: Annotated[int, within(0, 65_535, "must be from 0 to 65535")] = Field(
+        default=9477, description="port to serve on; 0 takes a free one"
+    )
     api_token_file: Path | None = Field(
         default=None, description="file that holds the bearer token which kvwatch's own pages ask for"
     )
@@ -163,7 +179,7 @@ class Settings(BaseSettings):
         return Policy(
             vocabulary=Vocabulary(
                 spellings=tuple(dict.fromkeys((*NATIVE_SPELLINGS, *self.spellings))),
-                extra=tuple(alias(signal, name) for signal, name in self.aliases.items()),
+                extra=tuple(known.alias(signal, name) for signal, name in self.aliases.items()),
             ),
             thresholds=dict(self.thresholds),
             disabled=frozenset(self.disabled),
@@ -176,28 +192,10 @@ class Settings(BaseSettings):
 
     # -- what they must be ---------------------------------------------------------------------------------------
 
-    @field_validator("interval_s")
-    @classmethod
-    def _not_too_often(cls, value: float) -> float:
-        if not 0.05 <= value <= 3600:
-            raise ValueError("must be from 0.05 to 3600 seconds")
-        return value
-
-    @field_validator(
-        "max_interval_s", "backoff_max_s", "full_interval_s", "unknown_grace_s", "min_observations"
-    )
-    @classmethod
-    def _positive(cls, value: float) -> float:
-        if not 0 < value < 1e9:
-            raise ValueError("must be above 0")
-        return value
-
     @field_validator("timeout_s")
     @classmethod
     def _below_interval(cls, value: float | None, info: ValidationInfo) -> float | None:
         interval = info.data.get("interval_s")
-        if value is not None and value <= 0:
-            raise ValueError("must be above 0")
         if value is not None and interval is not None and value >= interval:
             raise ValueError(
                 f"must be below the interval of {interval:g} s: shorten it, or lengthen the interval"
@@ -213,90 +211,6 @@ class Settings(BaseSettings):
         if info.field_name and value == cls.model_fields[info.field_name].default:
             return float(interval)  # nobody asked for less than the interval
         raise ValueError(f"must not be below the interval of {interval:g} s")
-
-    @field_validator("duty_cycle")
-    @classmethod
-    def _some_share(cls, value: float) -> float:
-        if not 0 < value <= 0.5:
-            raise ValueError("must be above 0 and at most 0.5 (0.01 is 1 % of vLLM's time)")
-        return value
-
-    @field_validator("max_body_bytes")
-    @classmethod
-    def _room_for_a_page(cls, value: int) -> int:
-        if not 4096 <= value <= 1 << 30:
-            raise ValueError("must be from 4 KiB to 1 GiB; a page of vLLM has about 50 kB per engine")
-        return value
-
-    @field_validator("history_s")
-    @classmethod
-    def _enough_history(cls, value: float) -> float:
-        if not 300 <= value <= 86_400:
-            raise ValueError("must be from 300 (the longest window of a judgement) to 86400 seconds")
-        return value
-
-    @field_validator("port")
-    @classmethod
-    def _a_port(cls, value: int) -> int:
-        if not 0 <= value <= 65_535:
-            raise ValueError("must be from 0 to 65535")
-        return value
-
-    @field_validator("spellings")
-    @classmethod
-    def _prefixes(cls, value: list[str]) -> list[str]:
-        _several(
-            {
-                p: f"{p!r} is not a prefix of metric names"
-                for p in value
-                if not p or any(c in p for c in ' {}"#\n')
-            }
-        )
-        return value
-
-    @field_validator("aliases")
-    @classmethod
-    def _of_known_signals(cls, value: dict[str, str]) -> dict[str, str]:
-        problems = {}
-        for signal, name in value.items():
-            bare = bare_name(name)
-            taken = {row.signal for row in ALIASES if row.name == bare} - {signal}
-            if signal not in BY_NAME:
-                problems[signal] = (
-                    f"{signal} is not a signal{nearest(signal, BY_NAME) or '; see the list of signals'}"
-                )
-            elif not bare or not all(c.isalnum() or c in "_:." for c in bare):
-                problems[signal] = f"{name!r} is not a metric name"
-            elif taken:
-                problems[signal] = f"{bare} is already read as {', '.join(sorted(taken))}"
-        _several(problems)
-        return value
-
-    @field_validator("thresholds")
-    @classmethod
-    def _known_and_in_range(cls, value: dict[str, float]) -> dict[str, float]:
-        names = [row.name for row in THRESHOLDS]
-        problems = {}
-        for name, number in value.items():
-            near = nearest(name, names) if name not in names else ""
-            if near:
-                problems[name] = f"threshold {name!r} is unknown{near}"
-            else:
-                problems.update((name, error) for error in check(THRESHOLDS, {name: number}))
-        _several(problems)
-        return value
-
-    @field_validator("disabled")
-    @classmethod
-    def _known_symptoms(cls, value: list[str]) -> list[str]:
-        _several(
-            {
-                one: f"{one} is not a symptom{nearest(one, BY_ID) or '; known ones: ' + ', '.join(BY_ID)}"
-                for one in value
-                if one not in BY_ID
-            }
-        )
-        return value
 
     @field_validator("api_token")
     @classmethod
@@ -332,19 +246,6 @@ class FixedSettings(Settings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)
-
-
-def bare_name(name: str) -> str:
-    """A metric name without vLLM's prefix, or what relays make of it."""
-    prefixes = sorted((*NATIVE_SPELLINGS, *RELAY_SPELLINGS), key=len, reverse=True)
-    return name.removeprefix(next((prefix for prefix in prefixes if name.startswith(prefix)), ""))
-
-
-def alias(signal: str, name: str) -> Alias:
-    """The row for a name that an operator adds: like the newest known name of the signal."""
-    like = next(row for row in ALIASES if row.signal == signal)
-    bare = name if like.foreign else bare_name(name)
-    return replace(like, name=bare, releases="by setting", help_has="", option="", caveat="")
 
 
 def dump(settings: Settings) -> dict[str, Any]:
