@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvwatch.core.state import initial
-from kvwatch.settings import Settings, SettingsError, TargetSettings, load, show
+from kvwatch.settings import FixedSettings, Settings, SettingsError, TargetSettings, load, show
 
 
 @pytest.fixture(autouse=True)
@@ -249,6 +249,12 @@ def test_what_is_shown_is_a_settings_file_that_says_the_same(tmp_path: Path) -> 
 def test_can_be_made_in_code() -> None:
     settings = Settings(targets=[TargetSettings(url="localhost:1", name="x")], interval_s=0.1, port=0)
     assert settings.targets[0].url == "http://localhost:1/metrics"
+
+
+def test_fixed_settings_are_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVWATCH_INTERVAL", "rubbish")
+    monkeypatch.setenv("KVWATCH_HISTORY", "20m")
+    assert FixedSettings(port=0).history_s == 600
 
 
 def test_every_setting_says_what_it_is_and_in_which_unit() -> None:
