@@ -61,8 +61,8 @@ class Narrowing:
         return sample_names(state.policy.vocabulary, state.exposed, Pace.FULL)
 
     def probed(self, state: State, good: bool, now: float) -> bool:
-        """Takes the result of a try; says whether the use of narrowing changed."""
-        changed = good is not self.in_use
+        """Takes the result of a try; whether it is news: the first, or another than before."""
+        changed = good is not self.in_use or not self._started
         self.in_use, self._started, self._restarts = good, True, state.restarts
         if good:
             self._retry_s = _FIRST_RETRY_S

@@ -32,6 +32,9 @@ _BREATH_S = 0.05
 """The least time between two ticks, whatever the rest says."""
 _OURS = "kvwatch itself failed at this scrape; its log says how"
 
+_HELD = "a narrowed answer holds all that is read of a whole page"
+_LACKED = "a narrowed answer lacks what is read of a whole page, as with several API server processes"
+
 Judge = Callable[[State, Outcome, float], tuple[State, tuple[Transition, ...]]]
 
 

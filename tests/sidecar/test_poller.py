@@ -213,6 +213,7 @@ def test_a_server_that_answers_narrowed_requests_with_nothing_is_scraped_whole()
     watch = watched(VllmLike(pages(HEALTHY), narrows=False), 130)
     assert kinds(watch).count("n") == 2  # the probe at the start, and one more a minute later
     assert watch.state.outcomes == {**initial("x").outcomes, "ok": 130}
+    assert [line["narrowed"] for line in watch.lines if "narrowed" in line] == [False]  # said once
 
 
 def test_narrowing_can_be_forbidden() -> None:
