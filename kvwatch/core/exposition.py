@@ -28,6 +28,7 @@ from kvwatch.core.outcome import Failure
 
 #: Prometheus refuses none of these by default; a page beyond them is broken or hostile.
 MAX_SAMPLES = 200_000
+MAX_LINES = 1_000_000
 MAX_LABEL_VALUE = 1 << 20
 _MEMO_BYTES = 16 << 20
 _SKIP_LIMIT = 4096
@@ -74,13 +75,14 @@ class Exposition:
 
 
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:.]*")
-_QUOTED_NAME = re.compile(rb'\{\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*(?:,|(?=\}))', re.DOTALL)
+# Possessive throughout (`++`, `*+`): what can't match fails at once, whatever the bytes, and holds no memory.
+_QUOTED_NAME = re.compile(rb'\{\s*+"((?:[^"\\]++|\\.)*+)"\s*+(?:,|(?=\}))', re.DOTALL)
 _LABEL = re.compile(
-    rb'\s*("?)([a-zA-Z_][^"=\s]*)\1\s*=\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*(?:,|(?=\}))', re.DOTALL
+    rb'\s*+("?)([a-zA-Z_][^"=\s]*+)\1\s*+=\s*+"((?:[^"\\]++|\\.)*+)"\s*+(?:,|(?=\}))', re.DOTALL
 )
 _VALUE = re.compile(
-    rb"\s+([+-]?(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|inf|infinity|nan))"
-    rb"(?:\s+[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)?\s*(?:#.*)?$",
+    rb"\s++([+-]?(?:(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:e[+-]?[0-9]++)?|infinity|inf|nan))"
+    rb"(?:\s++[+-]?[0-9]++(?:\.[0-9]*+)?(?:e[+-]?[0-9]++)?)?\s*+(?:#.*)?$",
     re.IGNORECASE | re.DOTALL,
 )
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
@@ -141,8 +143,10 @@ class Reader:
         Raises `BadExposition` (kinds empty, not_vllm, malformed, too_large). `openmetrics` says that the
         server declared that format, which must end in ``# EOF``.
         """
-        if not body.strip():
+        if not body or body.isspace():
             raise BadExposition(Failure.EMPTY, "the answer is 200 and empty")
+        if len(body) > MAX_LINES and body.count(b"\n") > MAX_LINES:
+            raise BadExposition(Failure.TOO_LARGE, f"more than {MAX_LINES} lines")
         if b"\r" in body:
             body = body.replace(b"\r\n", b"\n")
         found = _Read()

@@ -98,13 +98,13 @@ class _Candidate:
         total, count = values[self.sums[0]], values[self.counts[0]]
         if infinite is not None:
             count = values[infinite]  # taken with the buckets; `_count` may be a moment younger
-        counts = [values[i] for i in indexes]
+        counts = tuple([values[i] for i in indexes])
         rising = [0.0, *counts, count]
         if not math.isfinite(sum(rising) + total):
             return "not a number"
         if rising != sorted(rising):
             return "the buckets are not cumulative"
-        return Histogram(total, count, bounds, tuple(counts))
+        return Histogram(total, count, bounds, counts)
 
     def _climb(self) -> tuple[tuple[float, ...], tuple[int, ...], int | None, tuple[tuple[int, int], ...]]:
         """Finite bounds ascending, where their counts are, where the last one is, and which must agree."""

@@ -90,7 +90,7 @@ moments = st.lists(st.tuples(share, st.integers(1, 40), st.integers(0, 60)), min
 
 
 @given(moments)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_usage_alone_brings_the_score_over_half(seen: list[tuple[float, int, int]]) -> None:
     """Whatever usage and running do, with nothing waiting and nothing preempted the score is at most 0.5."""
     watch, server = Watch(), Server()
@@ -104,7 +104,7 @@ def test_no_usage_alone_brings_the_score_over_half(seen: list[tuple[float, int, 
 
 
 @given(moments)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_queue_that_the_cache_does_not_cause_never_raises_the_score(
     seen: list[tuple[float, int, int]],
 ) -> None:
@@ -342,7 +342,7 @@ def test_throughput_is_per_second_watched() -> None:
         st.tuples(st.sampled_from([0.0, 0.5, 1.0, 20.0]), st.integers(0, 10_000)), min_size=1, max_size=30
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_derived_number_is_negative(moves: list[tuple[float, int]]) -> None:
     """Whatever the counters do (fall, stand, jump), every number is absent or at least zero, shares at most one."""
     watch, server = Watch(), Server(usage=0.5, running=2, waiting=1, started=None)

@@ -660,7 +660,7 @@ LINES = [line for line in PAGE.splitlines() if line]
 
 
 @given(st.permutations(LINES))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_order_of_lines_does_not_matter(lines: list[str]) -> None:
     """However the lines are shuffled, the signals are the same."""
     assert interpret("\n".join(lines)) == interpret(PAGE)
@@ -669,7 +669,7 @@ def test_the_order_of_lines_does_not_matter(lines: list[str]) -> None:
 @given(
     st.lists(st.lists(st.sampled_from(LINES), min_size=1, max_size=12, unique=True), min_size=1, max_size=8)
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_pages_read_before_do_not_matter(pages: list[list[str]]) -> None:
     """An interpreter that read other pages of the same server says what a fresh one says."""
     used = Interpreter(Vocabulary(), "t")

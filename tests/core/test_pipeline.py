@@ -64,7 +64,7 @@ def told(
 
 
 @given(stories)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_seconds_in_regimes_add_up_to_the_time_that_passed(story: list[tuple[float, Outcome]]) -> None:
     """Gaps, failures, clocks that go back: an engine's seconds are the time since it was first seen, exactly."""
     first: dict[object, float] = {}
@@ -86,7 +86,7 @@ def test_seconds_in_regimes_add_up_to_the_time_that_passed(story: list[tuple[flo
 
 
 @given(stories)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_counted_things_never_fall(story: list[tuple[float, Outcome]]) -> None:
     """What kvwatch itself counts only rises, whatever vLLM does."""
     before = initial("t")
@@ -105,7 +105,7 @@ def test_counted_things_never_fall(story: list[tuple[float, Outcome]]) -> None:
 
 
 @given(stories)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_advancing_is_pure(story: list[tuple[float, Outcome]]) -> None:
     """The same state and outcome give the same again, and the state that was given is as it was."""
     state, now = initial("t"), 1000.0
@@ -132,7 +132,7 @@ def seen(state: State) -> object:
 
 
 @given(stories)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_an_interpreter_that_read_other_pages_changes_nothing(story: list[tuple[float, Outcome]]) -> None:
     """Two targets that see the same differ in nothing, though one reader has read other pages before."""
     fresh, used = initial("t"), initial("t")
@@ -148,7 +148,7 @@ def test_an_interpreter_that_read_other_pages_changes_nothing(story: list[tuple[
 
 
 @given(stories)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_nothing_fires_or_ends_without_being_known(story: list[tuple[float, Outcome]]) -> None:
     """While a target is not scraped no symptom of an engine begins to fire or ends; it can only become unknown."""
     for state, changes in told(story):
@@ -161,7 +161,7 @@ def test_nothing_fires_or_ends_without_being_known(story: list[tuple[float, Outc
 
 
 @given(stories)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_transitions_tell_the_whole_story(story: list[tuple[float, Outcome]]) -> None:
     """Applied one after the other, the transitions give the stage that the state shows; each is counted."""
     stages: dict[tuple[EngineKey, str], Stage] = {}
