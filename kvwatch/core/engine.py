@@ -9,7 +9,7 @@ from kvwatch.core.accounting import gap_s
 from kvwatch.core.derive import LENGTHS, Derived, capacity_tokens, demand, derive, labelled
 from kvwatch.core.outcome import Pace, Scrape
 from kvwatch.core.regimes import Instant, Regime, regime_of
-from kvwatch.core.signals import SIGNALS, Kind
+from kvwatch.core.signals import SIGNALS
 from kvwatch.core.snapshot import Histogram, Snapshot
 from kvwatch.core.state import EngineState, State
 from kvwatch.core.window import TRACKED, Climb, Ladders, Sample, Windows, climb_ladder
@@ -61,10 +61,9 @@ def completed(narrow: Snapshot, before: Snapshot) -> Snapshot:
     values = dict(narrow.values)
     missing = dict(narrow.missing)
     for signal in SIGNALS:
-        name, old = signal.name, before.values.get(signal.name)
-        if signal.kind is Kind.HISTOGRAM:
-            fresh_one = values.get(name)
-            if isinstance(old, Histogram) and isinstance(fresh_one, Histogram) and not fresh_one.bounds:
+        name, old, new = signal.name, before.values.get(signal.name), values.get(signal.name)
+        if isinstance(old, Histogram) and isinstance(new, Histogram):
+            if not new.bounds:
                 values[name] = old  # buckets, sum and count of one moment
         elif signal.pace is Pace.FULL and name in missing:
             if old is not None:

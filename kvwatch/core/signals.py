@@ -128,6 +128,7 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(
         "admission_rejections_total",
         _C,
+        pace=Pace.FULL,
         dimension="reason",
         level=Level.TARGET,
         help="Requests refused at the front because a queue limit was reached, by limit.",
@@ -170,25 +171,44 @@ SIGNALS: tuple[Signal, ...] = (
     Signal("spec_decode_draft_tokens_total", _C, pace=Pace.FULL, help="Draft tokens proposed."),
     Signal("spec_decode_accepted_tokens_total", _C, pace=Pace.FULL, help="Draft tokens accepted."),
     # -- latencies and lengths, of requests that finished -------------------------------------------------
-    Signal("time_to_first_token_seconds", _H, help="Arrival to first output, one a request."),
+    Signal("time_to_first_token_seconds", _H, pace=Pace.FULL, help="Arrival to first output, one a request."),
     Signal(
         "inter_token_latency_seconds",
         _H,
+        pace=Pace.FULL,
         help="Time between two outputs of one request; with speculative decoding an output is several tokens.",
     ),
-    Signal("e2e_request_latency_seconds", _H, help="Arrival to last token, finished requests."),
-    Signal("request_queue_time_seconds", _H, help="First queued to first scheduled, finished requests."),
-    Signal("request_prefill_time_seconds", _H, help="First scheduled to first token, finished requests."),
     Signal(
-        "request_decode_time_seconds", _H, help="First to last token, preemptions inside, finished requests."
+        "e2e_request_latency_seconds", _H, pace=Pace.FULL, help="Arrival to last token, finished requests."
+    ),
+    Signal(
+        "request_queue_time_seconds",
+        _H,
+        pace=Pace.FULL,
+        help="First queued to first scheduled, finished requests.",
+    ),
+    Signal(
+        "request_prefill_time_seconds",
+        _H,
+        pace=Pace.FULL,
+        help="First scheduled to first token, finished requests.",
+    ),
+    Signal(
+        "request_decode_time_seconds",
+        _H,
+        pace=Pace.FULL,
+        help="First to last token, preemptions inside, finished requests.",
     ),
     Signal("request_prompt_tokens", _H, help="Prompt length in tokens, finished requests."),
-    Signal("request_generation_tokens", _H, help="Generated length in tokens, finished requests."),
+    Signal(
+        "request_generation_tokens", _H, pace=Pace.FULL, help="Generated length in tokens, finished requests."
+    ),
     Signal("iteration_tokens", _H, help="Tokens per engine step."),
     # -- the server -------------------------------------------------------------------------------------
     Signal(
         "engine_start_time_seconds",
         _G,
+        pace=Pace.FULL,
         level=Level.TARGET,
         help="Start of the vLLM server process, unix seconds.",
     ),

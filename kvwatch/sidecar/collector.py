@@ -78,7 +78,7 @@ def _family(metric: Metric) -> Family:
 
 def _buckets(name: str, labels: Mapping[str, str], value: Histogram) -> Iterator[Sample]:
     for bound, count in zip(value.bounds, value.counts, strict=True):
-        yield Sample(f"{name}_bucket", {**labels, "le": floatToGoString(bound)}, count)
+        yield Sample(f"{name}_bucket", {**labels, "le": floatToGoString(bound)}, count)  # type: ignore[no-untyped-call]
     yield Sample(f"{name}_bucket", {**labels, "le": "+Inf"}, value.count)
     yield Sample(f"{name}_count", dict(labels), value.count)
     yield Sample(f"{name}_sum", dict(labels), value.sum)
