@@ -1,0 +1,264 @@
+"""Which series of a page stand for which signal of which engine: everything about a page but its numbers.
+
+- Candidates of a signal are ordered: newest alias, preferred spelling, exact name. The first that gives
+  one unambiguous value wins; candidates are never added up.
+- A router's copies (label ``server``, no ``model_name``) are refused.
+- Replicas that a relay puts on one page (``ReplicaId``, ``WorkerId``) are engines of their own.
+- The cache configuration joins by engine: it has no ``model_name``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kvwatch.core.candidate import Candidate, scale_of
+from kvwatch.core.exposition import Exposition, Series
+from kvwatch.core.signals import SIGNALS, Kind, Level, Signal
+from kvwatch.core.snapshot import CacheConfig
+from kvwatch.core.vllm import CONFIG_LABELS, FEATURES, Alias, Part, Role, Vocabulary
+
+_REPLICA_LABELS = ("ReplicaId", "WorkerId")
+#: Label values of one signal beyond this are a broken page, not vLLM.
+_MAX_DIMENSION = 32
+_MAX_ENGINES = 256
+
+Order = tuple[int, int, bool]
+"""Rank of the alias, rank of the spelling, and whether the name is inexact: the least comes first."""
+Slots = Mapping[str, Mapping[Order, Candidate]]
+
+
+@dataclass(slots=True)
+class Reads:
+    """What to read for one engine or the server: candidates by signal, each with its scale or why it has none,
+    and the signals that nothing on the page stands for, with the reason."""
+
+    present: list[tuple[Signal, list[tuple[Candidate, float | str]]]]
+    absent: dict[str, str]
+
+
+@dataclass(slots=True)
+class EnginePlan:
+    """How one engine is read, and what is known of it without its numbers."""
+
+    reads: Reads
+    config: CacheConfig
+    generation: str
+    features: frozenset[str]
+
+
+@dataclass(slots=True)
+class Plan:
+    """How a page is read. Holds for every page of the same `series`, `help` and `families`."""
+
+    series: list[Series]
+    help: dict[str, str]
+    engines: dict[tuple[str, str], EnginePlan]
+    server: Reads
+    unknown: tuple[str, ...]
+    families: tuple[str, ...]
+    exposed: tuple[str, ...]
+    configured: bool
+
+
+class Planner:
+    """Works out a plan from the series of a page."""
+
+    def __init__(self, vocabulary: Vocabulary, page: Exposition) -> None:
+        self.vocabulary = vocabulary
+        self.page = page
+        self.engines: dict[tuple[str, str], dict[str, dict[Order, Candidate]]] = {}
+        self.server: dict[str, dict[Order, Candidate]] = {}
+        self.configs: dict[tuple[str, str], list[dict[str, str]]] = {}
+        """By replica and engine, each empty where the series has no such label."""
+        self.labelled: set[tuple[str, str]] = set()
+
+    def plan(self) -> Plan:
+        page = self.page
+        for index, series in enumerate(page.series):
+            role = self.vocabulary.role(series.name)
+            if role is not None:
+                self._place(series, role, index)
+        features = self._features(page.families)
+        engines = {
+            key: self._engine_plan(key, found, features)
+            for key, found in list(self.engines.items())[:_MAX_ENGINES]
+        }
+        return Plan(
+            series=page.series,
+            help=page.help,
+            engines=engines,
+            server=self._reads(Level.TARGET, self.server, CacheConfig()),
+            unknown=self._unknown(page.families),
+            families=page.families,
+            exposed=tuple(sorted({series.name for series in page.series})),
+            configured=bool(self.configs),
+        )
+
+    def _engine_plan(self, key: tuple[str, str], found: Slots, features: frozenset[str]) -> EnginePlan:
+        config = self._config(key[1])
+        reads = self._reads(Level.ENGINE, found, config)
+        if not config.known:
+            reads.absent["cache_config"] = why_absent(self.vocabulary, "cache_config")
+        return EnginePlan(reads, config, self._generation(key, found), features)
+
+    def _reads(self, level: Level, slots: Slots, config: CacheConfig) -> Reads:
+        reads = Reads([], {})
+        for signal in SIGNALS:
+            if signal.level is not level or signal.kind is Kind.INFO:
+                continue
+            ranked = slots.get(signal.name)
+            if not ranked:
+                reads.absent[signal.name] = why_absent(self.vocabulary, signal.name)
+                continue
+            found = [ranked[order] for order in sorted(ranked)]
+            reads.present.append((signal, [(one, scale_of(one.alias, config)) for one in found]))
+        return reads
+
+    def _place(self, series: Series, role: Role, index: int) -> None:
+        signal = role.signal
+        labels = dict(series.labels)
+        if "server" in labels and "model_name" not in labels:
+            return
+        if signal.kind is Kind.INFO:
+            self._place_config(labels)
+            return
+        rank, alias = self._alias(role, series.name)
+        label = None
+        if signal.dimension:
+            label = labels.get(alias.label)
+        le = _le(labels.get("le")) if role.part is Part.BUCKET else None
+        if signal.level is Level.TARGET:
+            slot = self.server
+        else:
+            key = (labels.get("model_name", ""), _engine(labels))
+            if "engine" in labels:
+                self.labelled.add(key)
+            slot = self.engines.setdefault(key, {})
+        ranked = slot.setdefault(signal.name, {})
+        order = (rank, role.spelling, not role.exact)
+        candidate = ranked.setdefault(order, Candidate(alias))
+        if (
+            label is not None
+            and len(candidate.by_label) >= _MAX_DIMENSION
+            and label not in candidate.by_label
+        ):
+            return
+        if signal.dimension and label is None:
+            return
+        candidate.add(role.part, label, le, index)
+        if series in self.page.conflicts:
+            candidate.add(role.part, label, le, self._other())
+
+    def _place_config(self, labels: Mapping[str, str]) -> None:
+        key = (_replica(labels), labels.get("engine", ""))
+        found = {name: value for name in CONFIG_LABELS if (value := _text(labels.get(name))) is not None}
+        self.configs.setdefault(key, []).append(found)
+
+    def _other(self) -> int:
+        """An index whose value certainly differs: a series exposed twice with different values is ambiguous."""
+        self.page.values.append(math.nan)
+        return len(self.page.values) - 1
+
+    def _alias(self, role: Role, name: str) -> tuple[int, Alias]:
+        if len(role.aliases) > 1:
+            text = self.page.help.get(name) or self.page.help.get(name.removesuffix("_total")) or ""
+            for rank, alias in role.aliases:
+                if not alias.help_has or alias.help_has in text:
+                    return rank, alias
+        return role.aliases[0]
+
+    def _config(self, engine: str) -> CacheConfig:
+        rank, _, replica = engine.partition("/")
+        keys = ((replica, rank), (replica, ""), ("", rank), ("", ""))
+        key = next((key for key in keys if key in self.configs), None)
+        if key is None:
+            return CacheConfig()
+        found = _common(self.configs[key])
+        # Under internal data parallelism vLLM repeats the sum over engines on every engine's series.
+        sharing = sum(
+            1 for (of, _), other in self.configs.items() if of == key[0] and _common(other) == found
+        )
+        blocks = _number(found.get("num_gpu_blocks"))
+        return CacheConfig(
+            block_size=_number(found.get("block_size")),
+            num_gpu_blocks=blocks / sharing if blocks is not None else None,
+            cache_dtype=found.get("cache_dtype"),
+            enable_prefix_caching={"True": True, "False": False}.get(found.get("enable_prefix_caching", "")),
+            gpu_memory_utilization=_number(found.get("gpu_memory_utilization")),
+            kv_cache_size_tokens=_number(found.get("kv_cache_size_tokens")),
+            kv_cache_max_concurrency=_number(found.get("kv_cache_max_concurrency")),
+            hybrid=any(_number(found.get(n)) for n in ("mamba_page_size_padded", "mamba_block_size")),
+            known=True,
+        )
+
+    def _generation(self, key: tuple[str, str], found: Mapping[str, object]) -> str:
+        if key in self.labelled or "prefix_cache_queried_tokens_total" in found:
+            return "v1"
+        return "v0"
+
+    def _features(self, families: Iterable[str]) -> frozenset[str]:
+        found: set[str] = set()
+        for family in families:
+            bare = self.vocabulary.native(family)
+            if bare is not None:
+                found.update(FEATURES[name] for name in (bare, f"{bare}_total") if name in FEATURES)
+        return frozenset(found)
+
+    def _unknown(self, families: Iterable[str]) -> tuple[str, ...]:
+        unknown = (
+            f
+            for f in families
+            if (b := self.vocabulary.native(f)) is not None and not self.vocabulary.known(b)
+        )
+        return tuple(sorted(set(unknown)))[:100]
+
+
+def why_absent(vocabulary: Vocabulary, signal: str) -> str:
+    """Why a signal is missing that no series on the page stands for."""
+    names = ", ".join(vocabulary.names_of(signal))
+    options = " or ".join(vocabulary.options_of(signal))
+    hint = f"; vLLM exposes it only with {options}" if options else ""
+    return f"not exposed (looked for {names}){hint}"
+
+
+def _engine(labels: Mapping[str, str]) -> str:
+    """The engine's number; "0" where vLLM has no such label (v0, and v1 before 0.8.3)."""
+    engine, replica = labels.get("engine", "0"), _replica(labels)
+    return f"{engine}/{replica}" if replica else engine
+
+
+def _common(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """What several series of one engine (a former run's, another process') say, where they agree."""
+    said: dict[str, set[str]] = {}
+    for row in rows:
+        for name, value in row.items():
+            said.setdefault(name, set()).add(value)
+    return {name: values.pop() for name, values in said.items() if len(values) == 1}
+
+
+def _replica(labels: Mapping[str, str]) -> str:
+    """Which of several servers that a relay puts on one page; empty on a page of vLLM's own."""
+    return next((labels[name] for name in _REPLICA_LABELS if labels.get(name)), "")
+
+
+def _le(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return None if math.isnan(value) else value
+
+
+def _text(value: str | None) -> str | None:
+    return None if value in (None, "", "None") else value
+
+
+def _number(text: str | None) -> float | None:
+    """A number in a label; None for "None", for none, and for what no count can be."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value >= 0 else None
