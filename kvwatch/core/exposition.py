@@ -51,12 +51,6 @@ class Series:
     family: str
     """The name without its suffix, as far as that can be told without a TYPE line."""
 
-    def label(self, name: str) -> str | None:
-        for key, value in self.labels:
-            if key == name:
-                return value
-        return None
-
 
 @dataclass(frozen=True, slots=True)
 class Exposition:

@@ -163,11 +163,17 @@ class Planner:
 
     def _alias(self, role: Role, name: str) -> tuple[int, Alias]:
         if len(role.aliases) > 1:
-            text = self.page.help.get(name) or self.page.help.get(name.removesuffix("_total")) or ""
+            text = self._help(role, name)
             for rank, alias in role.aliases:
                 if not alias.help_has or alias.help_has in text:
                     return rank, alias
         return role.aliases[0]
+
+    def _help(self, role: Role, name: str) -> str:
+        """A sample's HELP text, which may lack its ``_total`` and may have kept a colon that the sample lost."""
+        bare = name.removeprefix(self.vocabulary.spellings[role.spelling]).removesuffix("_total")
+        families = (spelling + bare + end for spelling in self.vocabulary.spellings for end in ("", "_total"))
+        return next((self.page.help[family] for family in families if family in self.page.help), "")
 
     def _config(self, engine: str) -> CacheConfig:
         rank, _, replica = engine.partition("/")

@@ -64,5 +64,7 @@ def test_parse_and_normalise_against_the_stock_parser(record_property: Callable[
     ours = best(lambda: [interpreter.read(body) for body in changing], 40) / len(changing)
     ratio = stock / ours
     record_property("ratio", round(ratio, 1))
-    print(f"\nstock parser {stock * 1e3:.2f} ms, kvwatch {ours * 1e3:.2f} ms: {ratio:.1f} x, budget {BUDGET:g} x")
+    print(
+        f"\nstock parser {stock * 1e3:.2f} ms, kvwatch {ours * 1e3:.2f} ms: {ratio:.1f} x, budget {BUDGET:g} x"
+    )
     assert ratio >= BUDGET

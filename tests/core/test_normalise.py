@@ -108,6 +108,14 @@ def test_counters_in_tokens_under_the_same_name_stay() -> None:
     assert not page.caveats
 
 
+def test_a_help_text_that_kept_its_colon_still_tells() -> None:
+    """Where samples lost their colon on the way and HELP lines did not, the unit is told all the same."""
+    lost = BLOCKS.replace("\nvllm:", "\nvllm_")
+    page = engine(lost + CONFIG_32)
+    assert page.number("prefix_cache_queried_tokens_total") == 320
+    assert page.number("prefix_cache_hit_tokens_total") == 128
+
+
 def test_blocks_without_a_block_size_are_missing() -> None:
     """Where the block size is not exposed, a count of blocks is no count of tokens."""
     page = engine(BLOCKS)

@@ -1,7 +1,7 @@
 """The `/metrics` of kvwatch, whole, as a Prometheus would see it: HELP, TYPE, labels and values.
 
-To accept a change: `KVWATCH_REGENERATE=1 .venv/bin/pytest tests/golden`, look at the diff, commit it. Regenerating fails the run, so
-that a stale golden can't slip through.
+To accept a change: `KVWATCH_REGENERATE=1 .venv/bin/pytest tests/golden`, look at the diff, commit it.
+Regenerating fails the run, so that a stale golden can't slip through.
 """
 
 from __future__ import annotations
