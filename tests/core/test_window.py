@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvwatch.core.outcome import Pace
+from kvwatch.core.signals import BY_NAME
 from kvwatch.core.snapshot import Histogram
 from kvwatch.core.window import (
     TRACKED,
@@ -170,6 +172,12 @@ def test_a_counter_missing_now_has_no_increase() -> None:
     rows = climbed([(0.0, 1.0), (1.0, 2.0), (2.0, None)])
     assert increase(rows, COUNTER) is None
     assert rate(rows, COUNTER) is None
+
+
+def test_counters_that_windows_look_at_are_in_every_scrape() -> None:
+    """What is tracked is asked for at every scrape: a counter missing between full pages would have no increase."""
+    assert {BY_NAME[name.partition("/")[0]].pace for name in TRACKED} == {Pace.FAST}
+    assert len(set(TRACKED)) == len(TRACKED)
 
 
 # -- time -------------------------------------------------------------------------------------------------------

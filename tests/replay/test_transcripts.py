@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from kvwatch.core.lifecycle import Stage
-from kvwatch.core.outcome import Failure, Outcome, Scrape, ScrapeError
+from kvwatch.core.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.core.pipeline import next_pace
 from kvwatch.core.regimes import Regime
+from kvwatch.core.signals import CORE
+from kvwatch.core.vllm import sample_names
 from tests.core.expected import matches, number
 from tests.core.pages import CAPTURES, RECORDINGS, polls
 from tests.core.watch import Watch, replayed
@@ -61,6 +63,49 @@ def test_a_recording_gives_the_expected_transcript(name: str) -> None:
 def test_no_transcript_is_left_over() -> None:
     """Each transcript belongs to a recording."""
     assert sorted(path.stem for path in EXPECTED.glob("*.json")) == NAMES
+
+
+def narrow(body: str, names: frozenset[str]) -> bytes:
+    """A page as vLLM answers when asked for some names only: their samples, and HELP and TYPE of their families."""
+    kept: list[str] = []
+    family: list[str] = []
+    for line in body.splitlines():
+        if line.startswith("#"):
+            family = [*family, line] if line.startswith("# TYPE") else [line]
+        elif line.partition("{")[0].partition(" ")[0] in names:
+            kept += [*family, line]
+            family = []
+    return ("\n".join(kept) + "\n").encode()
+
+
+def whole_so_far(watch: Watch) -> bool:
+    """Whether every engine has shown what a release exposes only with the first request, or its end."""
+    needed = (*CORE, "requests_finished_total")
+    engines = watch.state.engines.values()
+    return bool(engines) and all(name in engine.snapshot.values for engine in engines for name in needed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_narrow_scrapes_judge_as_whole_ones_do(name: str) -> None:
+    """Asked for what moves only, between full pages, the same symptoms fire at the same times in the same regimes."""
+    watch, began = Watch(now=0.0), None
+    for poll in polls(RECORDINGS / f"{name}.jsonl.gz"):
+        began = poll["t"] if began is None else began
+        now = poll["t"] - began
+        outcome: Outcome = ScrapeError(Failure.REFUSED, "recorded", poll["t"])
+        if poll["status"] == 200:
+            pace = next_pace(watch.state, now)
+            asked = frozenset(sample_names(watch.policy.vocabulary, watch.state.exposed, pace))
+            fast = pace is Pace.FAST and whole_so_far(watch)
+            body = narrow(poll["body"], asked) if fast else poll["body"].encode()
+            outcome = Scrape(body, poll["t"], pace=pace, narrowed=fast)
+        watch.outcome(outcome, after=now - watch.now)
+    whole = seen(name)
+    assert [(t.t, t.key, t.symptom, t.after) for t in watch.transitions] == [
+        (t.t, t.key, t.symptom, t.after) for t in whole.transitions
+    ]
+    for key, engine in whole.state.engines.items():
+        assert watch.state.engines[key].regime_seconds == pytest.approx(engine.regime_seconds)
 
 
 # -- the truth --------------------------------------------------------------------------------------------------
