@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kvwatch.core.lifecycle import Lifecycle, Stage
@@ -76,8 +76,3 @@ def _actions(state: State, key: EngineKey, symptom: Symptom) -> tuple[str, ...]:
         f"{action.flag}: {action.text}" if action.flag else action.text
         for action in symptom.actions_for(generation, features)
     )
-
-
-def threshold_evidence(evidence: Mapping[str, object]) -> dict[str, object]:
-    """The thresholds among the evidence, which are named `threshold_...`."""
-    return {name: value for name, value in evidence.items() if name.startswith("threshold_")}

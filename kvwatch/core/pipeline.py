@@ -22,6 +22,9 @@ from kvwatch.core.symptoms import Restart
 
 _FELL_TOGETHER = 2
 """So many counters falling at once are a restart; one alone is a reset of that one."""
+_STARTS_IN_S = 20.0
+"""No vLLM is up again this soon after it was: another process so soon is another server behind one address."""
+_SAID_AGAIN_S = 600.0
 
 
 def next_pace(state: State, now: float) -> Pace:
@@ -80,8 +83,12 @@ def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
         for key, snapshot in page.engines.items()
         if key in state.engines
     }
-    restart = _restart(state, page, fell, now)
+    other = _another_process(state, page, fell)
+    alternating = other and state.switched_at is not None and now - state.switched_at < _STARTS_IN_S
+    restart = _restart(state, page, fell, now) if other and not alternating else None
     events = list(state.events)
+    if alternating and not any(e.kind == "several_servers" and now - e.t < _SAID_AGAIN_S for e in events):
+        events.append(Event(now, scrape.wall, "several_servers", EngineKey(state.target)))
     if restart is not None:
         detail = {
             "unseen_seconds": restart.unseen_s,
@@ -96,7 +103,7 @@ def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
         if engine is None:
             events.append(Event(now, scrape.wall, "engine_appeared", key))
             engine = EngineState(key, on_page, Regime.UNKNOWN, now, now, now)
-        elif restart is not None:
+        elif other:
             engine = fresh(engine, now)
         snapshot = completed(on_page, engine.snapshot) if partial else on_page
         engines[key] = answered_engine(engine, snapshot, on_page, state, scrape=scrape, now=now, full=full)
@@ -113,7 +120,7 @@ def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
         error=None,
         failing_since=None,
         good_at=now,
-        full_at=now if full else state.full_at if restart is None else None,
+        full_at=now if full else None if other else state.full_at,
         outcomes={**state.outcomes, "ok": state.outcomes["ok"] + 1},
         engines=engines,
         server=server,
@@ -123,6 +130,7 @@ def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
         facts=scrape.facts or state.facts,
         restart=restart or state.restart,
         restarts=state.restarts + (restart is not None),
+        switched_at=now if other else state.switched_at,
         unattended=Regime.UNKNOWN,
         events=tuple(events[-state.policy.max_events :]),
     )
@@ -136,22 +144,24 @@ def _fallen(engine: EngineState, snapshot: Snapshot) -> int:
     )
 
 
-def _restart(state: State, page: Page, fell: Mapping[EngineKey, int], now: float) -> Restart | None:
-    """The restart that this page shows, if it does: start time moved, or several counters fell at once."""
+def _another_process(state: State, page: Page, fell: Mapping[EngineKey, int]) -> bool:
+    """Whether another process answers than before: its start time moved, or several counters fell at once."""
     before = state.server.number("engine_start_time_seconds") if state.server else None
     after = page.server.number("engine_start_time_seconds")
     moved = before is not None and after is not None and abs(after - before) > 1.0
-    fallen = max(fell.values(), default=0)
-    if not moved and fallen < _FELL_TOGETHER:
-        return None
+    return moved or max(fell.values(), default=0) >= _FELL_TOGETHER
+
+
+def _restart(state: State, page: Page, fell: Mapping[EngineKey, int], now: float) -> Restart:
+    """What was seen of a restart."""
     last = [row for engine in state.engines.values() if (row := engine.windows.samples.last) is not None]
     scores = [
         score for e in state.engines.values() if (score := e.derived.get("cache_pressure_score")) is not None
     ]
     return Restart(
         at=now,
-        counters_fell=fallen,
-        started_at=after,
+        counters_fell=max(fell.values(), default=0),
+        started_at=page.server.number("engine_start_time_seconds"),
         usage_before=max((row.usage for row in last if row.usage is not None), default=None),
         pressure_before=max(scores, default=None),
         waiting_before=sum(row.waiting for row in last if row.waiting is not None) if last else None,

@@ -89,6 +89,10 @@ def regime_of(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float]
         return Regime.DEFERRED
     if _waits_for_cache(at, at.usage, recent, limits, now):
         return Regime.KV_LIMITED
+    if at.since_progress is not None and at.since_progress > limits["regime.progress_memory"]:
+        return (
+            Regime.UNKNOWN
+        )  # not yet stalled, but nothing shows that slots or prefill are what it waits for
     if _at_ceiling(at.running, at.ceiling, recent, limits, now):
         return Regime.SEQUENCE_LIMITED
     if at.since_prompt is not None and at.since_prompt <= limits["regime.prefill_memory"]:

@@ -38,7 +38,8 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened once: ``restart``, ``engine_appeared``, ``engine_vanished``."""
+    """Something that happened once: ``restart``, ``engine_appeared``, ``engine_vanished``, ``several_servers``
+    (they answer in turn behind one address, so that no increase can be told)."""
 
     t: float
     wall: float
@@ -126,6 +127,8 @@ class State:
     facts: Facts | None = None
     restart: Restart | None = None
     restarts: int = 0
+    switched_at: float | None = None
+    """When another process than before last answered: a restart, or several servers behind one address."""
     unattended: Regime = Regime.UNKNOWN
     """The regime of the target while no engine of it is known."""
     unattended_seconds: Mapping[Regime, float] = field(default_factory=dict)

@@ -68,6 +68,13 @@ REGIME_THRESHOLDS: tuple[Threshold, ...] = (
         " request ends.",
     ),
     Threshold(
+        "regime.progress_memory",
+        10,
+        "seconds",
+        low=1,
+        help="A queue is put down to slots or prefill only while something moved within this time.",
+    ),
+    Threshold(
         "regime.stalled_after",
         30,
         "seconds",

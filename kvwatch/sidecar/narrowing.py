@@ -86,9 +86,10 @@ class Narrowing:
 
 
 def complete(state: State) -> bool:
-    """Whether every engine shows the core signals; some releases expose gauges with the first request only."""
+    """Whether every engine shows what is asked for every second; some releases expose it with the first request."""
+    needed = (*CORE, "requests_finished_total")
     return bool(state.engines) and not any(
-        name in engine.snapshot.missing for engine in state.engines.values() for name in CORE
+        name in engine.snapshot.missing for engine in state.engines.values() for name in needed
     )
 
 

@@ -270,6 +270,23 @@ def test_several_counters_that_fall_at_once_are_a_restart() -> None:
     assert watch.state.restarts == 1
 
 
+def test_several_servers_behind_one_address_are_no_row_of_restarts() -> None:
+    """Two processes that answer in turn: said once, counted once at most, and no rate made of both."""
+    watch = Watch()
+    servers = [Server(started=1_700_000_000 + 500 * n) for n in range(2)]
+    servers[0].finish(50)
+    for i in range(100):
+        servers[i % 2].finish(1)
+        watch.see(servers[i % 2])
+        assert watch.derived("generation_tokens_per_second") is None
+    assert watch.state.restarts == 1
+    assert [event.kind for event in watch.state.events].count("several_servers") == 1
+    for _ in range(30):
+        servers[0].finish(1)
+        watch.see(servers[0])
+    assert (watch.derived("generation_tokens_per_second") or 0) > 0
+
+
 def test_a_restart_while_nobody_could_look() -> None:
     """Down in between, the restart is seen with the first page, and how long nobody looked is said."""
     watch, server = Watch(), Server()

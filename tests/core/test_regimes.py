@@ -82,6 +82,8 @@ def regime(at: Instant, recent: list[Sample] | None = None) -> Regime:
         ({"waiting": None, "running": 0}, Regime.UNKNOWN),
         ({"waiting": 3, "since_prompt": None}, Regime.UNKNOWN),
         ({"waiting": 3, "since_prompt": 31}, Regime.UNKNOWN),
+        ({"waiting": 3, "since_progress": 10, "busy_for": 60}, Regime.PREFILL_LIMITED),
+        ({"waiting": 3, "since_progress": 10.1, "busy_for": 60}, Regime.UNKNOWN),
     ],
 )
 def test_the_regime_of_an_instant(changes: dict[str, float | None], expected: Regime) -> None:
