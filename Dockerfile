@@ -49,7 +49,7 @@ EXPOSE 9477
 
 # Asks no proxy, and takes the port from where kvwatch takes it.
 HEALTHCHECK --interval=15s --timeout=3s --start-period=5s --retries=3 \
-  CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('KVWATCH_PORT') or 9477), timeout=2); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
+  CMD ["python", "-c", "import http.client, os, sys; p = os.environ.get('KVWATCH_PORT', ''); c = http.client.HTTPConnection('127.0.0.1', int(p) if p.isdigit() else 9477, timeout=2); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
 
 ENTRYPOINT ["kvwatch"]
 CMD ["run"]
