@@ -164,7 +164,7 @@ def answered_engine(
         ),
     )
     if full:
-        engine = _laddered(engine, page, now, gap=gap)
+        engine = _laddered(engine, page, now)
     engine = in_regime(engine, regime, now)
     derived = derive(
         snapshot,
@@ -214,16 +214,18 @@ def _long_prompt(engine: EngineState, snapshot: Snapshot) -> float | None:
     return length / capacity if length is not None and capacity else None
 
 
-def _laddered(engine: EngineState, snapshot: Snapshot, now: float, *, gap: bool) -> EngineState:
-    """Takes the histograms of a full page into their windows."""
-    del gap  # buckets come seldom by design: what they gained since the last full page is theirs
+def _laddered(engine: EngineState, snapshot: Snapshot, now: float) -> EngineState:
+    """Takes the histograms of a full page into their windows.
+
+    Buckets come seldom by design, so what they gained since the last full page is theirs, gap or not.
+    """
     raw = {
         name: value
         for name, value in snapshot.values.items()
         if isinstance(value, Histogram) and value.bounds
     }
     climbed = {
-        name: climb_ladder(engine.raw_ladders.get(name), engine.climbed_ladders.get(name), value, gap=False)
+        name: climb_ladder(engine.raw_ladders.get(name), engine.climbed_ladders.get(name), value)
         for name, value in raw.items()
     }
     ladders = engine.windows.ladders.append(Ladders(now, climbed), _LADDERS_KEPT_S)

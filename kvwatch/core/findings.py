@@ -34,9 +34,9 @@ def findings(state: State) -> tuple[Finding, ...]:
     for (key, name), life in firing.items():
         symptom = BY_ID[name]
         by = tuple(
-            other.symptom
-            for other in (_Pair(k, s) for k, s in firing)
-            if name in BY_ID[other.symptom].explains and other.key in (key, EngineKey(state.target))
+            other
+            for key_of, other in firing
+            if name in BY_ID[other].explains and key_of in (key, EngineKey(state.target))
         )
         since = life.since if life.since is not None else state.now or 0.0
         found.append(
@@ -53,12 +53,6 @@ def findings(state: State) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda f: (bool(f.explained_by), _ORDER[f.symptom.severity], f.since)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    key: EngineKey
-    symptom: str
-
-
 def lifecycles(state: State) -> Iterator[tuple[EngineKey, str, Lifecycle]]:
     """Every symptom of a target and of its engines."""
     for name, life in state.symptoms.items():
@@ -72,7 +66,4 @@ def _actions(state: State, key: EngineKey, symptom: Symptom) -> tuple[str, ...]:
     engine = state.engines.get(key) or next(iter(state.engines.values()), None)
     generation = engine.snapshot.generation if engine else "v1"
     features = engine.snapshot.features if engine else frozenset()
-    return tuple(
-        f"{action.flag}: {action.text}" if action.flag else action.text
-        for action in symptom.actions_for(generation, features)
-    )
+    return tuple(action.text for action in symptom.actions_for(generation, features))

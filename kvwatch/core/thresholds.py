@@ -1,7 +1,7 @@
-"""Every number that a judgement turns on, with its default, unit and where it comes from.
+"""The numbers that judgements turn on and operators may move, with default, unit and meaning.
 
 Named `<row>.<what>`, as `--threshold`, the settings file and the evidence spell them. The rows of
-`symptoms.py` add their own; those of the regimes and derived numbers are here.
+`symptoms` add their own; those of the regimes and derived numbers are here.
 """
 
 from __future__ import annotations
@@ -88,6 +88,16 @@ REGIME_THRESHOLDS: tuple[Threshold, ...] = (
         low=1,
         help="Prompt tokens arrive in lumps, at a request's first output; this long without one means that no"
         " prefill is seen to go on.",
+    ),
+)
+
+SYMPTOM_THRESHOLDS: tuple[Threshold, ...] = (
+    Threshold(
+        "symptom.memory",
+        5,
+        "seconds",
+        low=1,
+        help="What a symptom is about must have been seen within this time, so that no burst fires after its end.",
     ),
 )
 

@@ -148,17 +148,13 @@ class Ladders(NamedTuple):
     by_signal: Mapping[str, Histogram]
 
 
-def climb_ladder(
-    before: Histogram | None, climbed: Histogram | None, now: Histogram, *, gap: bool
-) -> Histogram:
+def climb_ladder(before: Histogram | None, climbed: Histogram | None, now: Histogram) -> Histogram:
     """The climb of a histogram: `climbed` plus what `now` has more than `before`.
 
     Bounds that changed, as after a restart with other settings, start a new climb.
     """
     if before is None or climbed is None or before.bounds != now.bounds:
         return Histogram(0.0, 0.0, now.bounds, (0.0,) * len(now.bounds))
-    if gap:
-        return climbed
     base = before if now.count >= before.count else Histogram(0.0, 0.0, now.bounds, (0.0,) * len(now.bounds))
     return Histogram(
         climbed.sum + max(now.sum - base.sum, 0.0),

@@ -40,8 +40,7 @@ def symptoms() -> str:
 
 
 def _first_action(symptom: str) -> str:
-    action = next(row.actions[0] for row in SYMPTOMS if row.id == symptom)
-    return f"`{action.flag}`: {action.text}" if action.flag else action.text
+    return next(row.actions[0].text for row in SYMPTOMS if row.id == symptom)
 
 
 def regimes() -> str:

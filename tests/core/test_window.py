@@ -309,7 +309,7 @@ def test_a_histograms_increase_is_what_was_added(adds: list[list[int]], data: st
         if i:
             expected = [e + a for e, a in zip(expected, add, strict=True)]
         now = histogram([(1.0, raw[0]), (2.0, raw[1])], raw[2])
-        climb = climb_ladder(before, climb, now, gap=False)
+        climb = climb_ladder(before, climb, now)
         before = now
         rows.append(Ladders(float(i), {"x": climb}))
     found = ladder_increase(rows, "x")
@@ -322,20 +322,12 @@ def test_other_bounds_start_a_new_climb() -> None:
     """A server that came back with other buckets shares no increase with what was before."""
     old = Histogram(5.0, 5.0, (1.0,), (5.0,))
     new = Histogram(9.0, 9.0, (1.0, 2.0), (9.0, 9.0))
-    climb = climb_ladder(old, old, new, gap=False)
+    climb = climb_ladder(old, old, new)
     assert climb == Histogram(0.0, 0.0, (1.0, 2.0), (0.0, 0.0))
     rows = [Ladders(0.0, {"x": old}), Ladders(1.0, {"x": climb})]
     assert ladder_increase(rows, "x") is None
     assert ladder_increase(rows, "y") is None
-    later = climb_ladder(new, climb, Histogram(10.0, 12.0, (1.0, 2.0), (10.0, 12.0)), gap=False)
+    later = climb_ladder(new, climb, Histogram(10.0, 12.0, (1.0, 2.0), (10.0, 12.0)))
     assert ladder_increase([*rows, Ladders(2.0, {"x": later})], "x") == Histogram(
         1.0, 3.0, (1.0, 2.0), (1.0, 3.0)
     )
-
-
-def test_a_histogram_across_a_gap_stands_still() -> None:
-    """What buckets gained in a gap is nobody's."""
-    old, new = Histogram(5.0, 5.0, (1.0,), (5.0,)), Histogram(9.0, 9.0, (1.0,), (9.0,))
-    zero = Histogram(0.0, 0.0, (1.0,), (0.0,))
-    assert climb_ladder(old, zero, new, gap=True) == zero
-    assert climb_ladder(old, zero, new, gap=False) == Histogram(4.0, 4.0, (1.0,), (4.0,))

@@ -74,7 +74,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             *("run", "--host", "127.0.0.1", "--port", str(port)),
             *("--targets", f"v1={v1},v0={v0},gone=http://127.0.0.1:{nobody}"),
             *("--interval", "250ms", "--full-interval", "1s", "--duty-cycle", "0.5"),
-            *("--threshold", "kv_thrashing.for=1", "--threshold", "target_down.after=2"),
+            *("--threshold", "kv_thrashing.for=1", "--threshold", "target_down.for=2"),
         )
         with kvwatch(log, *arguments) as process, prometheus(folder, f"127.0.0.1:{port}") as asked:
             until("answer of kvwatch", lambda: answers(f"http://127.0.0.1:{port}/readyz"), 15)
@@ -96,7 +96,7 @@ def test_the_symptom_fires_for_both_generations(stack: Stack) -> None:
     thrashing = [one for one in found if one["symptom"] == "kv_thrashing"]
     assert thrashing
     assert thrashing[0]["evidence"]["preemptions"] >= 3
-    assert any(action.startswith("--max-num-seqs") for action in thrashing[0]["actions"])
+    assert any("--max-num-seqs" in action for action in thrashing[0]["actions"])
 
 
 def test_why_requests_wait_is_a_query(stack: Stack) -> None:

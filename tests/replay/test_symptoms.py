@@ -82,7 +82,7 @@ recorded(HITS, "target_down", "0.10.2--x-engine-died-while-saturated", "0.32.0--
 recorded(NEAR_MISSES, "target_down", "0.32.0--o-engine-killed")
 
 
-@told(NEAR_MISSES, "target_down", Stage.INACTIVE)
+@told(NEAR_MISSES, "target_down", Stage.PENDING)
 def gone_for_a_moment_less() -> Watch:
     watch = Watch()
     for _ in range(3):
@@ -290,6 +290,10 @@ recorded(
     "0.32.0--d-queue-no-cache-pressure",
     "0.32.0--h-long-prompts",
 )
+
+
+# A herd of some seconds after a stall: its preemptions are counted when it is over.
+recorded(NEAR_MISSES, "kv_thrashing", "0.32.0--p-engine-stalled")
 
 
 @told(NEAR_MISSES, "kv_thrashing", Stage.INACTIVE)

@@ -25,7 +25,13 @@ from kvwatch.core.symptoms.model import (
     TargetView,
     Verdict,
 )
-from kvwatch.core.thresholds import DERIVED_THRESHOLDS, REGIME_THRESHOLDS, Limits, Threshold
+from kvwatch.core.thresholds import (
+    DERIVED_THRESHOLDS,
+    REGIME_THRESHOLDS,
+    SYMPTOM_THRESHOLDS,
+    Limits,
+    Threshold,
+)
 
 __all__ = [
     "BY_ID",
@@ -52,6 +58,7 @@ BY_ID: Mapping[str, Symptom] = {row.id: row for row in SYMPTOMS}
 THRESHOLDS: tuple[Threshold, ...] = (
     *REGIME_THRESHOLDS,
     *DERIVED_THRESHOLDS,
+    *SYMPTOM_THRESHOLDS,
     *(
         Threshold(f"{row.id}.{what}", value, "seconds", text, high=86_400)
         for row in SYMPTOMS

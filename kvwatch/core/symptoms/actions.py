@@ -8,14 +8,24 @@ from __future__ import annotations
 from kvwatch.core.symptoms.model import Action
 
 LENGTH = Action(
-    "limit the length first: what the service really serves, not the model's maximum", "--max-model-len"
+    "limit lengths to what the service really serves, not the model's maximum: lower --max-model-len, and max_tokens"
+    " in the requests",
+    "--max-model-len",
 )
-MORE_KV = Action("give the cache more memory, if the GPU has some left", "--gpu-memory-utilization")
-FEWER = Action("admit no more at once than fit the cache (see the evidence)", "--max-num-seqs")
+MORE_KV = Action(
+    "give the cache more memory, if the GPU has some to spare: raise --gpu-memory-utilization in small steps",
+    "--gpu-memory-utilization",
+)
+FEWER = Action(
+    "lower --max-num-seqs to what fits the cache (requests_that_fit in the evidence)", "--max-num-seqs"
+)
 FP8 = Action(
-    "halve the bytes per token with an FP8 cache, after checking that GPU and attention backend support it, that"
-    " the scales are right, and that answers on long contexts stay good",
-    "--kv-cache-dtype fp8",
+    "halve the bytes per token with --kv-cache-dtype fp8, after checking that GPU and attention backend support it,"
+    " that the scales are right, and that answers on long contexts stay good",
+    "--kv-cache-dtype",
 )
 REPLICA = Action("add a replica, or route long requests to a server of their own")
-PREFIX = Action("share prefixes: fixed text first, variable values last", "--enable-prefix-caching")
+PREFIX = Action(
+    "share prefixes: fixed text first, variable values last, and --enable-prefix-caching",
+    "--enable-prefix-caching",
+)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvwatch.core.derive import FIVE_MINUTES, MINUTE, TWO_MINUTES
+from kvwatch.core.derive import MINUTE, TWO_MINUTES
 from kvwatch.core.regimes import Regime
 from kvwatch.core.signals import CORE
 from kvwatch.core.symptoms.actions import FEWER, FP8, LENGTH, MORE_KV, PREFIX, REPLICA
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom
-from kvwatch.core.symptoms.tools import clear, gauges, judged, lacks, regime_seconds, unknown
+from kvwatch.core.symptoms.tools import clear, gauges, judged, lacks, lately, regime_seconds, unknown
 from kvwatch.core.thresholds import Threshold
 from kvwatch.core.window import Sample, increase
 
@@ -27,17 +27,19 @@ def _kv_near_full(view: EngineView) -> Judgement:
         "threshold_usage_ratio": mark,
     }
     if full > share * TWO_MINUTES:
-        return judged(True, evidence)
+        return judged(lately(view, lambda row: row.regime == Regime.FULL), evidence)
     left = _seconds_to_full(rows, view)
     if left is not None:
-        return judged(True, evidence | {"full_in_seconds": left, "threshold_full_in_seconds": FIVE_MINUTES})
+        within = view.limits["kv_near_full.course_within"]
+        return judged(True, evidence | {"full_in_seconds": left, "threshold_full_in_seconds": within})
     return clear(**evidence)
 
 
 def _seconds_to_full(rows: list[Sample], view: EngineView) -> float | None:
     """Seconds until the cache is full if it goes on as over the last two minutes; None if it does not rise so.
 
-    Asked of a whole window, above a floor, and of both its halves, so that no ramp-up of a fresh load counts.
+    Asked of a whole window, above a floor, and rising from third to third, so that no ramp-up of a fresh load
+    counts.
     """
     usable = [(r.covered, r.usage) for r in rows if r.usage is not None]
     newest = rows[-1] if rows else None
@@ -60,7 +62,7 @@ def _seconds_to_full(rows: list[Sample], view: EngineView) -> float | None:
         return None
     slope = (third - first) / (span * 2 / 3)
     left = (1.0 - newest.usage) / slope
-    return left if left <= FIVE_MINUTES else None
+    return left if left <= view.limits["kv_near_full.course_within"] else None
 
 
 def _preemptions(view: EngineView) -> tuple[float | None, float]:
@@ -91,27 +93,30 @@ def _kv_exhausted(view: EngineView) -> Judgement:
         "finished_requests": finished,
     }
     storm = preempted is not None and _storm(preempted, finished, view.limits)
-    return judged(waited > need and not storm, evidence)
+    still = lately(view, lambda row: row.regime == Regime.KV_LIMITED)
+    return judged(waited > need and still and not storm, evidence)
 
 
 def _kv_thrashing(view: EngineView) -> Judgement:
     if reason := lacks(view, *CORE, "preemptions_total"):
         return unknown(reason)
     preempted, finished = _preemptions(view)
-    demand = view.derived.get("kv_cache_demand_ratio")
-    peak = view.derived.get("kv_cache_usage_peak_1m_ratio")
+    mark, wanted = view.limits["regime.full_usage"], view.limits["regime.demand"]
+    pressed = lately(
+        view,
+        lambda row: (row.demand is not None and row.demand >= wanted) or (row.usage or 0.0) >= mark,
+    )
     evidence = gauges(view) | {
         "preemptions": preempted,
         "finished_requests": finished,
+        "preemptions_per_finished_request": view.derived.get("preemptions_per_finished_request"),
         "window_seconds": TWO_MINUTES,
         "threshold_preemptions": view.limits["kv_thrashing.preemptions"],
-        "threshold_preemptions_per_request": view.limits["kv_thrashing.per_request"],
-        "kv_cache_usage_peak_1m_ratio": peak,
+        "threshold_preemptions_per_finished_request": view.limits["kv_thrashing.per_request"],
+        "kv_cache_usage_peak_1m_ratio": view.derived.get("kv_cache_usage_peak_1m_ratio"),
     }
-    pressed = (demand is not None and demand >= view.limits["regime.demand"]) or (
-        peak is not None and peak >= view.limits["regime.full_usage"]
-    )
-    return judged(preempted is not None and pressed and _storm(preempted, finished, view.limits), evidence)
+    storm = preempted is not None and _storm(preempted, finished, view.limits)
+    return judged(storm and pressed, evidence)
 
 
 def _sequence_limited(view: EngineView) -> Judgement:
@@ -124,7 +129,7 @@ def _sequence_limited(view: EngineView) -> Judgement:
         "window_seconds": MINUTE,
         "threshold_seconds": need,
     }
-    return judged(waited > need, evidence)
+    return judged(waited > need and lately(view, lambda row: row.regime == Regime.SEQUENCE_LIMITED), evidence)
 
 
 def _kv_usage_stuck(view: EngineView) -> Judgement:
@@ -167,7 +172,7 @@ ROWS: tuple[Symptom, ...] = (
             "before vLLM 0.10: the clients of the last requests went away, and the gauges kept their last values",
         ),
         actions=(
-            Action("send one short request: if it answers, the gauges are stale and nothing hangs"),
+            Action("send one short request: if it is answered, the gauges are stale and nothing hangs"),
             Action(
                 "collect before restarting: the log's last lines, py-spy dump of the engine process, nvidia-smi"
             ),
@@ -199,13 +204,18 @@ ROWS: tuple[Symptom, ...] = (
         actions=(
             LENGTH,
             FEWER,
-            Action("keep some blocks free at admission", "--watermark", ("v1",), feature="watermark"),
+            Action(
+                "keep a few per cent of the blocks free at admission: --watermark 0.02 to 0.05",
+                "--watermark",
+                ("v1",),
+                feature="watermark",
+            ),
             FP8,
             MORE_KV,
             REPLICA,
         ),
         explains=("kv_near_full", "kv_exhausted", "prefix_cache_ineffective"),
-        origin="vllm-project/vllm #44594 (2.4 preemptions a request), tuning guide part 7",
+        origin="vllm-project/vllm #44594 (2.4 preemptions a request)",
     ),
     Symptom(
         id="kv_exhausted",
@@ -222,8 +232,8 @@ ROWS: tuple[Symptom, ...] = (
             "requests are longer than the cache was planned for",
         ),
         actions=(
-            LENGTH,
             MORE_KV,
+            LENGTH,
             FP8,
             PREFIX,
             REPLICA,
@@ -250,12 +260,12 @@ ROWS: tuple[Symptom, ...] = (
         ),
         actions=(
             Action(
-                "raise it stepwise (by half) towards what fits (see the evidence); watch inter-token latency",
+                "raise --max-num-seqs stepwise, by half, towards requests_that_fit, and watch inter-token latency",
                 "--max-num-seqs",
             ),
             Action("if inter-token latency is at its limit already, add a replica"),
         ),
-        origin="kaito-project/kaito #2216 (running stuck at 256, cache at 20 %), tuning guide part 7",
+        origin="kaito-project/kaito #2216 (running stuck at 256, cache at 20 %)",
     ),
     Symptom(
         id="kv_near_full",
@@ -272,11 +282,12 @@ ROWS: tuple[Symptom, ...] = (
             Threshold(
                 "kv_near_full.course_from", 0.8, "ratio", "Usage from which a rise is followed.", high=1
             ),
+            Threshold("kv_near_full.course_within", 300, "seconds", "On course to be full within this time."),
         ),
         meaning="Nothing is lost yet: it fits, barely. The next requests will wait or preempt.",
         causes=("the load is about to outgrow the cache",),
         actions=(LENGTH, FEWER, FP8),
-        origin="tuning guide parts 7 and 14: high usage can be healthy, so this is information",
+        origin="high usage can be healthy (vllm-project/vllm #20302, #5176), so this is information",
     ),
     Symptom(
         id="kv_usage_stuck",

@@ -48,8 +48,11 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing to do. `flag` is vLLM's own option, shown only to generations (`v0`, `v1`) that have it, and,
-    with `feature`, only to servers whose metrics tell that they have it."""
+    """One thing to do, a sentence that begins with what to do.
+
+    `flag` is the option of vLLM that it names. It is shown only to generations (`v0`, `v1`) that have the option,
+    and, with `feature`, only to servers whose metrics tell that they have it.
+    """
 
     text: str
     flag: str = ""

@@ -81,7 +81,7 @@ ROWS: tuple[Symptom, ...] = (
         meaning="Each prompt is computed whole. Where prompts share a beginning, that is wasted prefill.",
         causes=("it was switched off", "v0 engine: it is off unless asked for"),
         actions=(PREFIX, Action("then look at the hit ratio: it only helps prompts that begin alike")),
-        origin="tuning guide part 8",
+        origin="vLLM's documentation of automatic prefix caching",
     ),
     Symptom(
         id="prefix_cache_ineffective",
@@ -110,6 +110,6 @@ ROWS: tuple[Symptom, ...] = (
             Action("compare two prompts token by token: where do they part?"),
             Action("send requests of one conversation to the same server"),
         ),
-        origin="tuning guide part 8; minimum volume as in vllm-doctor and llm-d's alerts",
+        origin="vLLM's documentation of automatic prefix caching; a minimum of traffic as in llm-d's alerts",
     ),
 )

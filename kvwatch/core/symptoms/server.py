@@ -17,11 +17,13 @@ def _engine_restarted(view: TargetView) -> Judgement:
     shown = view.limits["engine_restarted.shown"]
     if restart is None or view.now - restart.at > shown:
         return clear()
-    high = restart.pressure_before is not None and restart.pressure_before >= 0.5
+    high = (
+        restart.pressure_before is not None
+        and restart.pressure_before >= view.limits["engine_restarted.pressure"]
+    )
     evidence = {
         "seconds_ago": view.now - restart.at,
         "unseen_seconds": restart.unseen_s,
-        "started_at_unix_seconds": restart.started_at,
         "counters_that_fell": restart.counters_fell,
         "kv_cache_usage_before_ratio": restart.usage_before,
         "cache_pressure_before": restart.pressure_before,
@@ -32,16 +34,15 @@ def _engine_restarted(view: TargetView) -> Judgement:
 
 
 def _target_down(view: TargetView) -> Judgement:
-    after = view.limits["target_down.after"]
     if view.failure is None or view.failure in REACHABLE:
         return clear()
     evidence = {
         "failure": str(view.failure),
         "detail": view.detail,
         "failing_seconds": view.failing_for,
-        "threshold_seconds": after,
+        "threshold_seconds": view.limits["target_down.for"],
     }
-    return judged(view.failing_for >= after, evidence)
+    return judged(True, evidence)
 
 
 def _signals_missing(view: TargetView) -> Judgement:
@@ -75,10 +76,9 @@ ROWS: tuple[Symptom, ...] = (
         title="vLLM is not answering",
         severity=Severity.CRITICAL,
         scope=Scope.TARGET,
-        for_s=0,
+        for_s=30,
         keep_s=0,
         judge=_target_down,
-        thresholds=(Threshold("target_down.after", 30, "seconds", "Scrapes fail for this long."),),
         meaning="Every scrape has failed for a while; nothing is known about the server.",
         causes=(
             "the server stopped or is still loading its model",
@@ -90,7 +90,7 @@ ROWS: tuple[Symptom, ...] = (
             Action("ask /health and /metrics by hand from this host"),
         ),
         explains=("kv_near_full", "kv_exhausted", "kv_thrashing", "sequence_limited"),
-        origin="blackbox practice; the kind of failure is named because the remedy differs by kind",
+        origin="as Prometheus' up == 0; the kind of failure is named because the remedy differs by kind",
     ),
     Symptom(
         id="engine_restarted",
@@ -100,7 +100,12 @@ ROWS: tuple[Symptom, ...] = (
         for_s=0,
         keep_s=0,
         judge=_engine_restarted,
-        thresholds=(Threshold("engine_restarted.shown", 300, "seconds", "Shown for this long after it."),),
+        thresholds=(
+            Threshold("engine_restarted.shown", 300, "seconds", "Shown for this long after it."),
+            Threshold(
+                "engine_restarted.pressure", 0.5, "ratio", "Score from which pressure was high.", high=1
+            ),
+        ),
         meaning="The server is a new process: its counters began anew, its cache is cold.",
         causes=(
             "a deployment, or someone restarted it",
@@ -109,10 +114,14 @@ ROWS: tuple[Symptom, ...] = (
         ),
         actions=(
             Action("read the last lines of the log before the restart"),
-            Action("out of GPU memory at run time: leave it more room", "--gpu-memory-utilization"),
-            Action("or make its steps smaller", "--max-num-batched-tokens"),
+            Action(
+                "if it ran out of GPU memory under load: lower --gpu-memory-utilization",
+                "--gpu-memory-utilization",
+            ),
+            Action("or make its steps smaller: lower --max-num-batched-tokens", "--max-num-batched-tokens"),
         ),
-        origin="tuning guide part 12B; process_start_time_seconds, or several counters falling at once",
+        origin="process_start_time_seconds moved, or several counters fell at once; out of memory under load:"
+        " vllm-project/vllm #57475, #49224",
     ),
     Symptom(
         id="signals_missing",
@@ -129,9 +138,9 @@ ROWS: tuple[Symptom, ...] = (
             "the address is not vLLM's /metrics",
         ),
         actions=(
-            Action("start the server without it", "--disable-log-stats"),
+            Action("remove --disable-log-stats from the server's options", "--disable-log-stats"),
             Action("tell kvwatch the spelling (KVWATCH_SPELLINGS) or a new name (KVWATCH_ALIASES)"),
-            Action("Ray: the deployment needs log_engine_metrics=True"),
+            Action("behind Ray Serve: set log_engine_metrics=True in the deployment"),
         ),
         origin="vllm-project/vllm #8612, #27341; ray-project/ray #59071",
     ),

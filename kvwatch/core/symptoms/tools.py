@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import floor, inf, isfinite
 from typing import Any
 
 from kvwatch.core.derive import MINUTE
 from kvwatch.core.regimes import Regime
 from kvwatch.core.symptoms.model import EngineView, Evidence, Judgement, Verdict
-from kvwatch.core.window import seconds_where, weights
+from kvwatch.core.window import Sample, seconds_where, weights
 
 
 def judged(when: bool, evidence: Evidence) -> Judgement:
@@ -53,6 +54,15 @@ def _that_fit(view: EngineView) -> int | None:
     running = sum(row.running * seconds for row, seconds in held if row.usage is not None and row.running)
     fit = running / usage if usage > 0 else inf
     return floor(fit) if isfinite(fit) else None
+
+
+def lately(view: EngineView, seen: Callable[[Sample], bool]) -> bool:
+    """Whether something was seen within `symptom.memory` seconds: what is over does not fire.
+
+    A window remembers longer than its cause lasts; without this a burst would fire after its end.
+    """
+    start = view.now - view.limits["symptom.memory"]
+    return any(seen(row) for row in view.samples(view.limits["symptom.memory"]) if row.t >= start)
 
 
 def regime_seconds(view: EngineView, window: float, *regimes: Regime) -> float:
