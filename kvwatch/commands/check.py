@@ -141,7 +141,7 @@ def _numbers(engine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             return f"unknown: {engine['unknown'].get(name) or engine['missing'].get(name) or 'not exposed'}"
         more = "≥ " if name in engine["at_least"] else ""
         doubt = f" (not trusted: {engine['untrusted'][name]})" if name in engine["untrusted"] else ""
-        return f"{more}{value:.0%}{doubt}" if unit == "%" else f"{more}{text.number(value)}{unit}{doubt}"
+        return f"{more}{value:.0%}{doubt}" if unit == "%" else f"{more}{report.number(value)}{unit}{doubt}"
 
     yield "KV usage", told("kv_cache_usage_ratio", "%")
     yield "requests", f"{told('requests_running')} running, {told('requests_waiting')} waiting"

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kvwatch.core.report import number
 from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import Event, Transition
 
@@ -19,19 +20,6 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def number(value: Any) -> str:
-    """A value of the evidence, short."""
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "unknown"}[value]
-    if isinstance(value, int | float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {number(one)}" for name, one in value.items())
-    if isinstance(value, list | tuple | set | frozenset):
-        return ", ".join(map(number, value))
-    return str(value)
 
 
 def evidence(found: Mapping[str, Any], most: int | None = None) -> str:

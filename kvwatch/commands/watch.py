@@ -111,7 +111,8 @@ class Watch:
 
     def as_data(self) -> dict[str, Any]:
         """All of it as plain data for JSON."""
-        engines = (self.good or self.state).engines.values()
+        good = self.good or self.state
+        shift = report.offset(good)
         return {
             "samples": self.samples,
             "failed_scrapes": self.failed,
@@ -119,7 +120,7 @@ class Watch:
             "transitions": [report.transition(one, start=self.start or 0.0) for one in self.transitions],
             "symptoms": {row.id: self._symptom(row.id) for row in SYMPTOMS},
             "regimes": self.regimes(),
-            "engines": [report.engine(engine) for engine in engines],
+            "engines": [report.engine(engine, wall_offset=shift) for engine in good.engines.values()],
         }
 
     def _symptom(self, name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""State as plain data for JSON: the same words for `replay --json`, `check --json` and the HTTP API.
+"""State as plain data for JSON, and its values in words: the same for the commands, the HTTP API, page and log.
 
 Signals and derived numbers are named as their exported metric without the ``kvwatch_`` prefix; a labelled one
 as ``name{label="value"}``, a histogram as ``name_count`` and ``name_sum``. Seconds called ``t`` are monotonic,
@@ -8,7 +8,7 @@ those called ``at`` are unix time.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kvwatch.core.findings import Finding, findings
@@ -56,11 +56,47 @@ def clean(value: Any) -> Any:
     return value
 
 
-def engine(state: EngineState) -> dict[str, Any]:
-    """One engine: signals, what is missing and why, derived numbers, configuration, regime and its times."""
+def unseen(state: State, one: EngineState, now: float | None = None) -> float | None:
+    """Seconds since an engine was last on a good page, at `now` (monotonic; else at the newest outcome).
+
+    None if it was on the newest outcome, which was a good page: only then are its numbers those of now.
+    """
+    if state.up and one.seen_at == state.good_at:
+        return None
+    now = state.now if now is None else now
+    return max((one.seen_at if now is None else now) - one.seen_at, 0.0)
+
+
+def offset(state: State) -> float | None:
+    """What to add to a monotonic time of the state for unix seconds; None before the first outcome."""
+    return None if state.wall is None or state.now is None else state.wall - state.now
+
+
+def engine(
+    state: EngineState, *, unseen_s: float | None = None, wall_offset: float | None = None
+) -> dict[str, Any]:
+    """One engine: signals, what is missing and why, derived numbers, configuration, regime and its times.
+
+    With `unseen_s`, what `unseen` says, its numbers are not those of now and none is told; without, they are
+    those of the newest good page. `wall_offset`, what `offset` says, makes times of monotonic ones.
+    """
+    numbers = _numbers(state) if unseen_s is None else _no_numbers(state, unseen_s)
+    return (
+        identity(state.key)
+        | {"generation": state.snapshot.generation}
+        | numbers
+        | {
+            "config": config(state.snapshot.config),
+            "regime": str(state.regime),
+            "regime_seconds": {str(regime): seconds for regime, seconds in state.regime_seconds.items()},
+            "symptoms": _symptoms(state.symptoms, wall_offset),
+        }
+    )
+
+
+def _numbers(state: EngineState) -> dict[str, Any]:
     derived = state.derived
-    return identity(state.key) | {
-        "generation": state.snapshot.generation,
+    return {
         "signals": signals(state.snapshot),
         "missing": dict(state.snapshot.missing),
         "caveats": dict(state.snapshot.caveats),
@@ -68,20 +104,35 @@ def engine(state: EngineState) -> dict[str, Any]:
         "unknown": dict(derived.unknown),
         "untrusted": dict(derived.untrusted),
         "at_least": sorted(derived.at_least),
-        "config": config(state.snapshot.config),
-        "regime": str(state.regime),
-        "regime_seconds": {str(regime): seconds for regime, seconds in state.regime_seconds.items()},
-        "symptoms": {name: lifecycle(life) for name, life in state.symptoms.items()},
     }
 
 
-def lifecycle(life: Lifecycle) -> dict[str, Any]:
+def _no_numbers(state: EngineState, unseen_s: float) -> dict[str, Any]:
+    why = f"not scraped for {duration(unseen_s)}"
+    derived = (*state.derived.values, *state.derived.unknown)
+    return {
+        "signals": {},
+        "missing": {**state.snapshot.missing, **dict.fromkeys(state.snapshot.values, why)},
+        "caveats": {},
+        "derived": dict.fromkeys(derived),
+        "unknown": dict.fromkeys(derived, why),
+        "untrusted": {},
+        "at_least": [],
+    }
+
+
+def lifecycle(life: Lifecycle, *, wall_offset: float | None) -> dict[str, Any]:
+    """Where a symptom is; `since_at` is None before the first judgement."""
     return {
         "state": str(life.stage),
-        "since": life.since,
+        "since_at": None if life.since is None or wall_offset is None else life.since + wall_offset,
         "evidence": dict(life.evidence),
         **({"reason": life.reason} if life.reason else {}),
     }
+
+
+def _symptoms(lives: Mapping[str, Lifecycle], wall_offset: float | None) -> dict[str, Any]:
+    return {name: lifecycle(life, wall_offset=wall_offset) for name, life in lives.items()}
 
 
 def finding(found: Finding, *, now_wall: float | None) -> dict[str, Any]:
@@ -118,20 +169,90 @@ def event(found: Event) -> dict[str, Any]:
     return identity(found.key) | {"at": found.wall, "event": found.kind, "detail": dict(found.detail)}
 
 
-def target(state: State) -> dict[str, Any]:
-    """A target whole."""
+def target(state: State, now: float | None = None) -> dict[str, Any]:
+    """A target whole, at `now` (monotonic; else at the newest outcome). Only numbers of now are told."""
+    error, shift = state.error, offset(state)
     return {
         "target": state.target,
         "up": state.up,
-        "failure": None
-        if state.error is None
-        else {"kind": str(state.error.kind), "detail": state.error.detail},
+        "failure": None if error is None else {"kind": str(error.kind), "detail": error.detail},
         "scrapes": dict(state.outcomes),
         "restarts": state.restarts,
         "unknown_families": list(state.unknown_families),
-        "server": signals(state.server) if state.server else {},
-        "engines": [engine(one) for one in state.engines.values()],
-        "symptoms": {name: lifecycle(life) for name, life in state.symptoms.items()},
+        "server": signals(state.server) if state.server and state.up else {},
+        "engines": [
+            engine(one, unseen_s=unseen(state, one, now), wall_offset=shift) for one in state.engines.values()
+        ],
+        "symptoms": _symptoms(state.symptoms, shift),
         "findings": [finding(f, now_wall=state.wall) for f in findings(state)],
         "events": [event(e) for e in state.events],
     }
+
+
+# -- in words -----------------------------------------------------------------------------------------------------
+
+NOTHING = "–"
+"""What stands for a number that is not there."""
+
+
+def spoken(name: str, value: Any) -> str:
+    """A value of the evidence for people; what its name ends in says what it is."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {spoken(str(key), one)}" for key, one in value.items()) or "none"
+    if isinstance(value, list | tuple | set | frozenset):
+        return _listed(spoken(name, one) for one in value)
+    timed = name.endswith("_seconds") or name in {"seconds", "seconds_ago"}
+    if timed and isinstance(value, int | float) and not isinstance(value, bool):
+        return duration(value)
+    return number(value)
+
+
+def number(value: Any) -> str:
+    """A value short, for people: three digits, or all of those before the point; never an exponent."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: NOTHING}[value]
+    if isinstance(value, int | float):
+        return _short(value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {number(one)}" for name, one in value.items()) or "none"
+    if isinstance(value, list | tuple | set | frozenset):
+        return _listed(map(number, value))
+    return str(value)
+
+
+def _short(value: float) -> str:
+    if not math.isfinite(value):
+        return NOTHING
+    size = abs(value)
+    if size >= 999.5:
+        return f"{value:,.0f}"
+    if 0 < size < 0.0005:
+        return "about 0"
+    return f"{value:.3f}".rstrip("0").rstrip(".") if size < 0.01 else f"{value:.3g}"
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(words) or "none"
+
+
+def duration(seconds: float) -> str:
+    """A time span for people: ``0.25 s``, ``47 s``, ``4 min``, ``1:02:03``."""
+    if not math.isfinite(seconds):
+        return NOTHING
+    if abs(seconds) < 119.5:
+        return f"{_short(seconds)} s" if abs(seconds) < 10 else f"{seconds:.0f} s"
+    if abs(seconds) < 3570:
+        return f"{seconds / 60:.0f} min"
+    minutes, rest = divmod(round(abs(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{'-' if seconds < 0 else ''}{hours}:{minutes:02}:{rest:02}"
+
+
+def plain(value: float) -> str:
+    """A number for machines: six digits, or all of those before the point; never an exponent."""
+    if not math.isfinite(value):
+        return "unknown"
+    if abs(value) >= 1e5:
+        return f"{value:.0f}"
+    short = f"{value:.6g}"
+    return f"{value:.9f}".rstrip("0").rstrip(".") if "e" in short else short
