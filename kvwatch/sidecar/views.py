@@ -21,17 +21,26 @@ _GAUGES: dict[str, str] = {
     "kv_cache_demand_ratio": "ratio, 1 is exactly full",
     "regime": "name",
 }
+_COUNTERS: dict[str, str] = {
+    "preemptions_total": "preemptions",
+    "requests_finished_total": "requests",
+    "prompt_tokens_total": "tokens",
+    "generation_tokens_total": "tokens",
+    "prefix_cache_queried_tokens_total": "tokens",
+    "prefix_cache_hit_tokens_total": "tokens",
+    "external_prefix_cache_queried_tokens_total": "tokens",
+    "external_prefix_cache_hit_tokens_total": "tokens",
+    "prompt_tokens_by_source_total": "tokens",
+    "prompt_tokens_by_source_total/local_cache_hit": "tokens",
+    "prompt_tokens_by_source_total/external_kv_transfer": "tokens",
+    "iteration_tokens": "engine steps",
+    "request_prompt_tokens": "requests",
+    "request_prompt_tokens/sum": "tokens",
+}
+"""What each tracked counter counts; a histogram counts its observations."""
 
-
-def _unit(counter: str) -> str:
-    if counter.endswith("/sum") or "tokens_total" in counter:
-        return "tokens, increase"
-    if "iteration" in counter:
-        return "engine steps, increase"
-    return "preemptions, increase" if "preemptions" in counter else "requests, increase"
-
-
-UNITS: dict[str, str] = _GAUGES | {name: _unit(name) for name in TRACKED}
+UNITS: dict[str, str] = _GAUGES | {name: f"{_COUNTERS[name]}, increase" for name in TRACKED}
+"""Unit of each column of a history, in their order."""
 
 
 class UnknownName(LookupError):  # noqa: N818 - the asker's error, not ours
@@ -40,8 +49,9 @@ class UnknownName(LookupError):  # noqa: N818 - the asker's error, not ours
 
 def state(store: Store, clock: Clock) -> dict[str, Any]:
     """Everything."""
+    now = clock.now()
     targets = [
-        report.target(one) | {"polling": _polling(store, one, clock.now())} for one in store.states().values()
+        report.target(one, now) | {"polling": _polling(store, one, now)} for one in store.states().values()
     ]
     return _clean({"version": __version__, "at": clock.wall(), "targets": targets})
 

@@ -182,6 +182,19 @@ def test_state_is_everything() -> None:
     assert target["polling"]["age_seconds"] == 0.0
 
 
+def test_the_state_of_a_server_that_is_down_has_no_numbers_but_says_for_how_long() -> None:
+    store = while_down()
+    clock = clock_of(store)
+    clock.time += 200  # nothing came since
+    app = build(store, registry_of(store, clock), clock)
+    (target,) = data(app, "/api/v1/state")["targets"]
+    (engine,) = target["engines"]
+    assert (target["up"], engine["signals"], target["server"]) == (False, {}, {})
+    assert engine["derived"]
+    assert set(engine["derived"].values()) == {None}
+    assert set(engine["unknown"].values()) == {"not scraped for 4 min"}
+
+
 def saturated() -> Store:
     """In the middle of the saturation, where symptoms fire."""
     state = initial("vllm")
@@ -217,6 +230,37 @@ def test_history_is_in_columns_with_units() -> None:
     at = engine["columns"]["at"]
     assert [round(b - a, 3) for a, b in pairwise(at)] == [1.0] * 20
     assert set(engine["columns"]["regime"]) <= {"idle", "flowing", "full", "kv_limited", "stalled"}
+
+
+def test_every_column_of_a_history_has_its_unit() -> None:
+    tokens = dict.fromkeys(
+        (
+            "prompt_tokens_total",
+            "generation_tokens_total",
+            "prefix_cache_queried_tokens_total",
+            "prefix_cache_hit_tokens_total",
+            "external_prefix_cache_queried_tokens_total",
+            "external_prefix_cache_hit_tokens_total",
+            "prompt_tokens_by_source_total",
+            "prompt_tokens_by_source_total/local_cache_hit",
+            "prompt_tokens_by_source_total/external_kv_transfer",
+            "request_prompt_tokens/sum",
+        ),
+        "tokens, increase",
+    )
+    assert data(app_of(store_of(SATURATED)), "/api/v1/history")["units"] == tokens | {
+        "at": "unix seconds",
+        "kv_cache_usage_ratio": "ratio, 0 to 1",
+        "requests_running": "requests",
+        "requests_waiting": "requests",
+        "requests_deferred": "requests",
+        "kv_cache_demand_ratio": "ratio, 1 is exactly full",
+        "regime": "name",
+        "preemptions_total": "preemptions, increase",
+        "requests_finished_total": "requests, increase",
+        "iteration_tokens": "engine steps, increase",
+        "request_prompt_tokens": "requests, increase",
+    }
 
 
 def test_history_of_all_engines_or_of_those_asked_for() -> None:
