@@ -13,7 +13,7 @@ from typing import Any
 
 from kvwatch.commands import options, text
 from kvwatch.core.report import clean
-from kvwatch.settings import FixedSettings, TargetSettings
+from kvwatch.settings import Settings, TargetSettings
 
 HELP = "show kvwatch at work on a recorded incident; needs no vLLM and no GPU"
 EPILOG = """\
@@ -37,7 +37,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
         type=int,
-        default=FixedSettings.model_fields["port"].default,
+        default=Settings.model_fields["port"].default,
         help="port to serve on (default: 9477)",
     )
     parser.add_argument(
@@ -96,7 +96,7 @@ async def _demo(args: argparse.Namespace, say: _Sayer) -> int:
         )
     async with playback:
         url = await playback.start()
-        settings = FixedSettings(
+        settings = Settings(
             targets=[TargetSettings(url=url, name=_TARGET)],
             interval_s=1.0,
             timeout_s=0.9,

@@ -10,13 +10,12 @@ from typing import Any
 
 from kvwatch.core.report import clean
 from kvwatch.settings import Settings
-from kvwatch.settings.sources import flag
+from kvwatch.settings.model import choices
+from kvwatch.settings.sources import SECRET, flag
 from kvwatch.settings.values import duration
 
 #: Several values, one an option or separated by commas.
 _MANY = frozenset({"targets", "spellings", "aliases", "thresholds", "disabled"})
-#: Never on a command line, where every user of the machine can read them.
-_SECRET = frozenset({"api_token"})
 _PLACEHOLDER = {"aliases": "SIGNAL=NAME", "thresholds": "NAME=VALUE", "targets": "[NAME=]URL"}
 
 
@@ -24,7 +23,7 @@ def add_settings(parser: argparse._ActionsContainer, names: Iterable[str] | None
     """Options for the settings named, or for all."""
     for name in Settings.model_fields if names is None else names:
         field = Settings.model_fields[name]
-        if name in _SECRET:
+        if name in SECRET:
             continue
         default = (
             ""
@@ -61,6 +60,8 @@ def _kind(name: str) -> str:
         return "SECONDS"
     if name.endswith("_bytes"):
         return "BYTES"
+    if words := choices(Settings.model_fields[name]):
+        return f"{{{','.join(words)}}}"
     return "FILE" if name in {"config", "api_token_file", "tls_cert", "tls_key"} else "VALUE"
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kvwatch.mixin.tables import table
 from kvwatch.settings import Settings, TargetSettings
-from kvwatch.settings.sources import PREFIX, flag, key
+from kvwatch.settings.model import choices
+from kvwatch.settings.sources import PREFIX, SECRET, flag, key
 
 
 def settings() -> str:
-    """Every setting by flag, environment variable and key, with its default, and the fields of a target."""
+    """Every setting by flag (secrets have none) and environment variable, with its default, and a target's fields."""
     rows = [
         [
-            f"`{flag(name)}`",
+            "" if name in SECRET else f"`{flag(name)}`",
             f"`{PREFIX}{key(name).upper()}`",
             _default(field.default),
-            field.description or "",
+            (field.description or "") + _choices(choices(field)),
         ]
         for name, field in Settings.model_fields.items()
     ]
@@ -29,6 +32,10 @@ def settings() -> str:
             table(["key", "default", "meaning"], targets),
         ]
     )
+
+
+def _choices(words: Sequence[str]) -> str:
+    return f": {', '.join(f'`{word}`' for word in words)}" if words else ""
 
 
 def _default(value: object) -> str:

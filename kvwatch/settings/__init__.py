@@ -1,9 +1,9 @@
 """The settings: one model, read from flags, environment and a file. Nothing else in kvwatch reads these."""
 
 from kvwatch.settings.loading import SettingsError, load
-from kvwatch.settings.model import FixedSettings, Settings
+from kvwatch.settings.model import Settings
 from kvwatch.settings.showing import show
 from kvwatch.settings.sources import debugging
 from kvwatch.settings.target import TargetSettings
 
-__all__ = ["FixedSettings", "Settings", "SettingsError", "TargetSettings", "debugging", "load", "show"]
+__all__ = ["Settings", "SettingsError", "TargetSettings", "debugging", "load", "show"]

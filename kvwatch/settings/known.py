@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from pydantic_core import PydanticCustomError
 
@@ -11,63 +13,82 @@ from kvwatch.core.signals import BY_NAME
 from kvwatch.core.symptoms import BY_ID, THRESHOLDS
 from kvwatch.core.thresholds import check
 from kvwatch.core.vllm import ALIASES, NATIVE_SPELLINGS, RELAY_SPELLINGS, Alias
-from kvwatch.settings.values import nearest
+from kvwatch.settings.values import pairs, suggestions, words
 
 
-def _several(problems: Mapping[str, str]) -> None:
-    """Reports what is wrong with several entries of one field, each on a line of its own."""
-    if problems:
-        raise PydanticCustomError("several", "several entries are wrong", {"entries": dict(problems)})
+def _told(problems: Mapping[str, str], wrong: Iterable[str] = ()) -> None:
+    """Reports all that is wrong with one field at once: with its entries by name, and with what is no entry."""
+    if problems or wrong:
+        raise PydanticCustomError(
+            "several", "several entries are wrong", {"entries": dict(problems), "others": list(wrong)}
+        )
 
 
-def prefixes(given: list[str]) -> list[str]:
+def prefixes(given: Any) -> list[str]:
     """Prefixes of metric names."""
-    wrong = [prefix for prefix in given if not prefix or any(c in prefix for c in ' {}"#\n')]
-    _several({prefix: f"{prefix!r} is not a prefix of metric names" for prefix in wrong})
-    return given
+    found = words(given)
+    wrong = [one for one in found if not isinstance(one, str) or any(c in one for c in ' {}"#\n')]
+    _told({str(one): f"{one!r} is not a prefix of metric names" for one in wrong})
+    return found
 
 
-def aliases(given: dict[str, str]) -> dict[str, str]:
+def aliases(given: Any) -> dict[str, str]:
     """Names for signals, none of which is read as another signal already."""
+    found, wrong = pairs(given)
     problems = {}
-    for signal, name in given.items():
-        bare = bare_name(name)
+    for signal, name in found.items():
+        bare = bare_name(name) if isinstance(name, str) else ""
         taken = {row.signal for row in ALIASES if row.name == bare} - {signal}
         if signal not in BY_NAME:
-            near = nearest(signal, BY_NAME) or "; see the list of signals"
-            problems[signal] = f"{signal} is not a signal{near}"
+            problems[signal] = f"{signal} is not a signal{suggestions(signal, BY_NAME)}"
         elif not bare or not all(c.isalnum() or c in "_:." for c in bare):
             problems[signal] = f"{name!r} is not a metric name"
         elif taken:
             problems[signal] = f"{bare} is already read as {', '.join(sorted(taken))}"
-    _several(problems)
-    return given
+    _told(problems, wrong)
+    return found
 
 
-def thresholds(given: dict[str, float]) -> dict[str, float]:
+def thresholds(given: Any) -> dict[str, float]:
     """Thresholds by name, within their range."""
+    found, wrong = pairs(given)
     names = [row.name for row in THRESHOLDS]
-    problems = {}
-    for name, number in given.items():
-        near = nearest(name, names) if name not in names else ""
-        if near:
-            problems[name] = f"threshold {name!r} is unknown{near}"
+    numbers, problems = {}, {}
+    for name, value in found.items():
+        number = _number(value)
+        if name not in names:
+            problems[name] = f"threshold {name!r} is unknown{suggestions(name, names)}"
+        elif number is None:
+            problems[name] = f"threshold {name}={value} must be a number"
         else:
+            numbers[name] = number
             problems.update((name, error) for error in check(THRESHOLDS, {name: number}))
-    _several(problems)
-    return given
+    _told(problems, wrong)
+    return numbers
 
 
-def symptoms(given: list[str]) -> list[str]:
+def _number(value: Any) -> float | None:
+    """A finite number, from one or from text."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def symptoms(given: Any) -> list[str]:
     """Ids of symptoms."""
-    _several(
+    found = words(given)
+    _told(
         {
-            one: f"{one} is not a symptom{nearest(one, BY_ID) or '; known ones: ' + ', '.join(BY_ID)}"
-            for one in given
+            str(one): f"{one} is not a symptom{suggestions(str(one), BY_ID)}"
+            for one in found
             if one not in BY_ID
         }
     )
-    return given
+    return found
 
 
 def bare_name(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,22 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from kvwatch.settings.model import Settings
-from kvwatch.settings.sources import MAPPINGS, PREFIX, Layer, environment, file, flag, flags, key
+from kvwatch.settings.sources import (
+    MAPPINGS,
+    PREFIX,
+    SECRET,
+    Layer,
+    Problem,
+    environment,
+    file,
+    flag,
+    flags,
+    key,
+)
 from kvwatch.settings.target import TargetSettings
 from kvwatch.settings.values import nearest, redacted
 
-_SECRET = frozenset({"token", "api_token"})
-_NOT_SHOWN = _SECRET | {"targets"}  # a list of targets, as JSON, may hold tokens
+_NOT_SHOWN = SECRET | {"targets"}  # a list of targets, as JSON, may hold tokens
 
 
 class SettingsError(Exception):
@@ -27,86 +37,89 @@ class SettingsError(Exception):
         self.problems = tuple(problems)
 
 
-def load(given: Mapping[str, Any] | None = None) -> Settings:
-    """The settings from flags (`given`, by field), environment and file; raises `SettingsError`."""
+def load(given: Mapping[str, Any] | None = None, *, used: Collection[str] | None = None) -> Settings:
+    """The settings from flags (`given`, by field), environment and file; raises `SettingsError`.
+
+    Who uses only some of the settings names them: what is wrong with others, and not on the command line, is
+    then a note, and they are at their defaults.
+    """
+    fields = Settings.model_fields
     top = flags(given or {})
-    env = environment(os.environ, Settings.model_fields)
+    env = environment(os.environ, fields)
     path = top.values.get("config") or env.values.get("config")
-    toml = file(Path(path) if path else None, Settings.model_fields)
-    layers = (top, env, toml)
+    layers = [top, env, file(Path(path) if path else None, fields)]
+    settings, problems = _made(layers)
+    notes: list[str] = []
+    if problems and used is not None:
+        strange = [one for one in problems if one.kind != "flag" and one.field not in used]
+        if strange:
+            layers = [top, *(layer.only(used) for layer in layers[1:])]
+            settings, problems = _made(layers)
+            notes = ["not used here, but wrong: " + "; ".join(dict.fromkeys(one.text for one in strange))]
+    if settings is None or problems:
+        raise SettingsError(list(dict.fromkeys(one.text for one in problems)))
+    return settings.noting(notes)
+
+
+def _made(layers: Sequence[Layer]) -> tuple[Settings | None, list[Problem]]:
+    """The settings that layers say, if they can be made; and everything that is wrong."""
     problems = [problem for layer in layers for problem in layer.problems]
     try:
-        settings = Settings(**top.values)
+        return Settings.of(layers), problems
     except ValidationError as error:
-        problems += [line for one in error.errors(include_url=False) for line in _lines(one, layers)]
-    else:
-        if not problems:
-            return settings.known_from(_origins(layers), [note for layer in layers for note in layer.notes])
-    raise SettingsError(list(dict.fromkeys(problems)))
+        found = [one for details in error.errors(include_url=False) for one in _problems(details, layers)]
+        return None, problems + found
 
 
-def _origins(layers: Iterable[Layer]) -> dict[tuple[str, ...], tuple[str, str]]:
-    found: dict[tuple[str, ...], tuple[str, str]] = {}
-    for layer in layers:
-        for name, value in layer.values.items():
-            origin = (layer.kind, layer.spelled[name])
-            found.setdefault((name,), origin)
-            if name in MAPPINGS and isinstance(value, Mapping):
-                for entry in value:
-                    found.setdefault((name, entry), origin)
-    return found
-
-
-def _lines(error: ErrorDetails, layers: Sequence[Layer]) -> list[str]:
+def _problems(error: ErrorDetails, layers: Sequence[Layer]) -> Iterator[Problem]:
     """What to tell about one error of the model."""
     name, *inside = (str(part) for part in error["loc"])
-    entries: Mapping[str, str] | None = error.get("ctx", {}).get("entries")
-    if entries:
-        return [f"{_source(name, layers, entry)}: {message}" for entry, message in entries.items()]
+    context = error.get("ctx", {})
+    if error["type"] == "several":
+        for entry, message in context["entries"].items():
+            layer = _layer(name, layers, entry)
+            yield Problem(name, f"{_called(name, layer)}: {message}", layer.kind if layer else "default")
+        layer = _layer(name, layers)
+        for message in context["others"]:
+            yield Problem(name, f"{_called(name, layer)}: {message}", layer.kind if layer else "default")
+        return
+    layer = _layer(name, layers, *inside[:1])
     if error["type"] == "extra_forbidden" and not inside:
-        return [f"{_spelled(name, layers)}: no such setting{nearest(name, map(key, Settings.model_fields))}"]
-    return [f"{_spelled(name, layers, *inside)}{_shown(name, inside, error)}: {_message(error, inside)}"]
+        text = f"{_called(name, layer)}: no such setting{nearest(name, map(key, Settings.model_fields))}"
+    else:
+        text = f"{_spelled(name, layer, *inside)}{_shown(name, inside, error)}: {_message(error, inside)}"
+    yield Problem(name, text, layer.kind if layer else "default")
 
 
-def _spelled(name: str, layers: Sequence[Layer], *inside: str) -> str:
+def _spelled(name: str, layer: Layer | None, *inside: str) -> str:
     """What the user called a field, or a part of it."""
-    entry = inside[0] if inside else ""
-    spelled = _source(name, layers, entry)
-    if name == "targets" and entry.isdigit():
-        return " ".join([f"{spelled}, target {int(entry) + 1}", *inside[1:]])
-    return " ".join([spelled, *inside])
+    called = _called(name, layer)
+    if name == "targets" and inside and inside[0].isdigit():
+        return " ".join([f"{called}, target {int(inside[0]) + 1}", *inside[1:]])
+    return " ".join([called, *inside])
 
 
-def _source(name: str, layers: Sequence[Layer], entry: str) -> str:
-    """What a field, or an entry of it, is called in the first layer that has it."""
-    layer = next(
-        (
-            one
-            for one in layers
-            if name in one.values
-            and (
-                not entry
-                or name not in MAPPINGS
-                or not isinstance(one.values[name], Mapping)
-                or entry in one.values[name]
-            )
-        ),
+def _layer(name: str, layers: Sequence[Layer], entry: str = "") -> Layer | None:
+    """The first layer that has a field, or an entry of it."""
+    whole = not entry or name not in MAPPINGS
+    return next(
+        (one for one in layers if name in one.values and (whole or entry in one.values[name])),
         None,
     )
-    return layer.spelled[name] if layer else _anyhow(name)
 
 
-def _anyhow(name: str) -> str:
-    """A field that nobody gave: by every name it has."""
-    if name in _SECRET:
-        return PREFIX + key(name).upper()
-    return f"{flag(name)} ({PREFIX}{key(name).upper()})"
+def _called(name: str, layer: Layer | None) -> str:
+    """What a field is called in a layer; if nobody gave it, by every name it has."""
+    if layer is not None:
+        return layer.spelled[name]
+    variable = PREFIX + key(name).upper()
+    return variable if name in SECRET else f"{flag(name)} ({variable})"
 
 
 def _shown(name: str, inside: Sequence[str], error: ErrorDetails) -> str:
     """The bad value, unless it may hold a secret."""
     value = error["input"]
-    if {name, *inside} & _SECRET or (name in _NOT_SHOWN and not inside) or error["type"] == "extra_forbidden":
+    if {name, *inside} & SECRET or (name in _NOT_SHOWN and not inside) or error["type"] == "extra_forbidden":
         return ""
     if not isinstance(value, str | int | float | Path):
         return ""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -15,21 +16,26 @@ from pydantic import (
     SecretStr,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from kvwatch.core.policy import Policy
 from kvwatch.core.vllm import NATIVE_SPELLINGS, RELAY_SPELLINGS, Vocabulary
 from kvwatch.settings import known
-from kvwatch.settings.sources import LayerSource, environment, file
-from kvwatch.settings.target import TargetSettings, distinct, parse_targets, read_text, token_of
-from kvwatch.settings.values import duration, pairs, size, words
+from kvwatch.settings.sources import MAPPINGS, Layer, LayerSource
+from kvwatch.settings.target import TargetSettings, read_text, targets_of, token_of
+from kvwatch.settings.values import duration, size
 
 Seconds = Annotated[float, BeforeValidator(duration)]
 Bytes = Annotated[int, BeforeValidator(size)]
-Words = Annotated[list[str], BeforeValidator(words)]
 Origin = tuple[str, str]
 """Where a value came from (default, file, env, flag) and what it was called there."""
+_RAISED = "raised to the interval"
+#: Never below the interval: a default that is, is raised to it.
+_AT_LEAST_INTERVAL = ("max_interval_s", "backoff_max_s")
+_layers: ContextVar[Sequence[Layer]] = ContextVar("layers", default=())
 
 
 def within(low: float, high: float, message: str) -> AfterValidator:
@@ -47,7 +53,7 @@ POSITIVE = within(1e-9, 1e9, "must be above 0")
 
 
 class Settings(BaseSettings):
-    """The settings of kvwatch: arguments come before the environment, that before the file, that before defaults."""
+    """The settings of kvwatch: made from arguments alone, or by `of` from what flags, environment and file say."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -55,12 +61,10 @@ class Settings(BaseSettings):
         default=None,
         description="settings file, TOML; keys as the options, as max_interval = 10, [thresholds], [[targets]]",
     )
-    targets: Annotated[list[TargetSettings], BeforeValidator(parse_targets), AfterValidator(distinct)] = (
-        Field(
-            default=[TargetSettings(name="vllm")],
-            description="vLLM servers to watch: URL or name=URL, several separated by commas, or JSON with the fields"
-            f" {', '.join(TargetSettings.model_fields)}",
-        )
+    targets: Annotated[list[TargetSettings], BeforeValidator(targets_of)] = Field(
+        default=[TargetSettings(name="vllm")],
+        description="vLLM servers to watch: URL or name=URL, several separated by commas, or JSON with the fields"
+        f" {', '.join(TargetSettings.model_fields)}",
     )
     interval_s: Annotated[Seconds, within(0.05, 3600, "must be from 0.05 to 3600 seconds")] = Field(
         default=1.0, description="time between two scrapes, seconds"
@@ -70,10 +74,13 @@ class Settings(BaseSettings):
         description="give up a scrape after this long, seconds; below the interval (default: 0.9 of it, at most 10)",
     )
     max_interval_s: Annotated[Seconds, POSITIVE] = Field(
-        default=15.0, description="the longest interval that a slow vLLM may stretch the scraping to, seconds"
+        default=15.0,
+        description="the longest interval that a slow vLLM may stretch the scraping to, seconds;"
+        " at least the interval",
     )
     backoff_max_s: Annotated[Seconds, POSITIVE] = Field(
-        default=10.0, description="the longest wait between two tries of a server that is down, seconds"
+        default=10.0,
+        description="the longest wait between two tries of a server that is down, seconds; at least the interval",
     )
     full_interval_s: Annotated[Seconds, POSITIVE] = Field(
         default=15.0, description="how often histogram buckets and configuration are read, seconds"
@@ -91,20 +98,23 @@ class Settings(BaseSettings):
     max_body_bytes: Annotated[
         Bytes, within(4096, 1 << 30, "must be from 4 KiB to 1 GiB; a page of vLLM has about 50 kB per engine")
     ] = Field(default=16 << 20, description="largest page that is read, bytes")
-    spellings: Annotated[Words, AfterValidator(known.prefixes)] = Field(
+    spellings: Annotated[list[str], BeforeValidator(known.prefixes)] = Field(
         default=[],
-        description="further prefixes of vLLM's metric names, as relays write them; seen in the wild:"
-        f" {' '.join(RELAY_SPELLINGS)} (always understood: {' '.join(NATIVE_SPELLINGS)})",
+        description="further prefixes of vLLM's metric names, as relays write them, several separated by commas; seen"
+        f" in the wild: {', '.join(RELAY_SPELLINGS)} (always understood: {', '.join(NATIVE_SPELLINGS)})",
     )
-    aliases: Annotated[dict[str, str], BeforeValidator(pairs), AfterValidator(known.aliases)] = Field(
+    aliases: Annotated[dict[str, str], BeforeValidator(known.aliases)] = Field(
         default={},
-        description="further vLLM names of a signal, signal=name, as kv_cache_usage_ratio=kv_usage_new",
+        description="further vLLM names of a signal, signal=name, several separated by commas,"
+        " as kv_cache_usage_ratio=kv_usage_new",
     )
-    thresholds: Annotated[dict[str, float], BeforeValidator(pairs), AfterValidator(known.thresholds)] = Field(
-        default={}, description="numbers that judgements turn on, name=value, as kv_thrashing.per_request=0.3"
+    thresholds: Annotated[dict[str, float], BeforeValidator(known.thresholds)] = Field(
+        default={},
+        description="numbers that judgements turn on, name=value, several separated by commas,"
+        " as kv_thrashing.per_request=0.3",
     )
-    disabled: Annotated[Words, AfterValidator(known.symptoms)] = Field(
-        default=[], description="symptoms that are not judged, by id"
+    disabled: Annotated[list[str], BeforeValidator(known.symptoms)] = Field(
+        default=[], description="symptoms that are not judged, by id, several separated by commas"
     )
     min_observations: Annotated[float, POSITIVE] = Field(
         default=20, description="fewer observations than this give no quantile"
@@ -142,15 +152,22 @@ class Settings(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        *_args: PydanticBaseSettingsSource,
+        **_sources: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        del env_settings, dotenv_settings, file_secret_settings
-        env = environment(os.environ, settings_cls.model_fields)
-        path = init_settings().get("config") or env.values.get("config")
-        toml = file(Path(path) if path else None, settings_cls.model_fields)
-        return init_settings, LayerSource(settings_cls, env), LayerSource(settings_cls, toml)
+        return init_settings, *(LayerSource(settings_cls, layer) for layer in _layers.get())
+
+    @classmethod
+    def of(cls, layers: Sequence[Layer]) -> Self:
+        """The settings that layers say, the first of them first; ValidationError with all that is wrong."""
+        token = _layers.set(layers)
+        try:
+            settings = cls()
+        finally:
+            _layers.reset(token)
+        settings._origins = _origins(layers)
+        settings._notes = tuple(note for layer in layers for note in layer.notes)
+        return settings
 
     # -- what else they say --------------------------------------------------------------------------------------
 
@@ -166,12 +183,13 @@ class Settings(BaseSettings):
 
     def origin(self, *path: str) -> Origin:
         """Where a value came from: a field, or a field and an entry of it."""
-        return self._origins.get(path, ("default", ""))
+        name = path[0]
+        raised = name in _AT_LEAST_INTERVAL and getattr(self, name) != type(self).model_fields[name].default
+        return self._origins.get(path, ("default", _RAISED if raised else ""))
 
-    def known_from(self, origins: Mapping[tuple[str, ...], Origin], notes: Iterable[str]) -> Self:
-        """These settings, with word of where each value came from."""
-        self._origins = dict(origins)
-        self._notes = tuple(notes)
+    def noting(self, notes: Iterable[str]) -> Self:
+        """These settings, with more that the user should know."""
+        self._notes += tuple(notes)
         return self
 
     def policy(self, target: TargetSettings) -> Policy:
@@ -202,15 +220,25 @@ class Settings(BaseSettings):
             )
         return value
 
-    @field_validator("max_interval_s", "backoff_max_s")
+    @model_validator(mode="before")
+    @classmethod
+    def _raised(cls, given: Any) -> Any:
+        """Nobody who asks for a long interval asks for less in what may not be below it."""
+        if not isinstance(given, dict) or "interval_s" not in given:
+            return given
+        with suppress(ValueError):  # the field itself says what is wrong with it
+            interval = duration(given["interval_s"])
+            defaults = {name: max(interval, cls.model_fields[name].default) for name in _AT_LEAST_INTERVAL}
+            return defaults | given
+        return given
+
+    @field_validator(*_AT_LEAST_INTERVAL)
     @classmethod
     def _not_below_interval(cls, value: float, info: ValidationInfo) -> float:
         interval = info.data.get("interval_s", 0.0)
-        if value >= interval:
-            return value
-        if info.field_name and value == cls.model_fields[info.field_name].default:
-            return float(interval)  # nobody asked for less than the interval
-        raise ValueError(f"must not be below the interval of {interval:g} s")
+        if value < interval:
+            raise ValueError(f"must not be below the interval of {interval:g} s")
+        return value
 
     @field_validator("api_token")
     @classmethod
@@ -232,20 +260,21 @@ class Settings(BaseSettings):
         return value
 
 
-class FixedSettings(Settings):
-    """Settings from arguments alone: what the environment and a file say does not count."""
+def _origins(layers: Iterable[Layer]) -> dict[tuple[str, ...], Origin]:
+    found: dict[tuple[str, ...], Origin] = {}
+    for layer in layers:
+        for name, value in layer.values.items():
+            origin = (layer.kind, layer.spelled[name])
+            found.setdefault((name,), origin)
+            if name in MAPPINGS:
+                for entry in value:
+                    found.setdefault((name, entry), origin)
+    return found
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        del settings_cls, env_settings, dotenv_settings, file_secret_settings
-        return (init_settings,)
+
+def choices(field: FieldInfo) -> tuple[str, ...]:
+    """The words that a setting may be, if it may only be some."""
+    return get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
 
 
 def dump(settings: Settings) -> dict[str, Any]:

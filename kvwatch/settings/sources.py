@@ -11,7 +11,6 @@ import os
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,11 +32,22 @@ SINGULAR = {
     "disabled": "disable",
 }
 
+#: Never on a command line, where every user of the machine can read them: these have no flag.
+SECRET = frozenset({"token", "api_token"})
 #: Variables of kvwatch that are no settings.
 _OTHERS = frozenset({"DEBUG"})
 #: What Kubernetes sets in every container for a Service called kvwatch or kvwatch-something.
 _OF_A_SERVICE = re.compile(r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
 _LINK = re.compile(r"(tcp|udp|sctp)://.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong, in a line with the remedy; with which field, and in which kind of layer."""
+
+    field: str
+    text: str
+    kind: str
 
 
 @dataclass(slots=True)
@@ -47,18 +57,35 @@ class Layer:
     kind: str
     values: dict[str, Any] = field(default_factory=dict)
     spelled: dict[str, str] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def put(self, name: str, value: Any, spelled: str) -> None:
         if name in self.values:
-            self.problems.append(f"{spelled}: given twice, also as {self.spelled[name]}; keep one")
+            self.wrong(name, f"{spelled}: given twice, also as {self.spelled[name]}; keep one")
             return
         if name in MAPPINGS:
-            with suppress(ValueError):  # the model will say what is wrong with it
-                value = pairs(value)
+            try:
+                value, wrong = pairs(value)
+            except ValueError as error:
+                value, wrong = {}, [str(error)]
+            for one in wrong:
+                self.wrong(name, f"{spelled}: {one}")
         self.values[name] = value
         self.spelled[name] = spelled
+
+    def wrong(self, name: str, text: str) -> None:
+        self.problems.append(Problem(name, text, self.kind))
+
+    def only(self, names: Collection[str]) -> Layer:
+        """What the layer says of some fields."""
+        return Layer(
+            self.kind,
+            {name: value for name, value in self.values.items() if name in names},
+            self.spelled,
+            [problem for problem in self.problems if problem.field in names],
+            self.notes,
+        )
 
 
 def key(name: str) -> str:
@@ -99,7 +126,9 @@ def environment(environ: Mapping[str, str], fields: Collection[str]) -> Layer:
         name = _field(word.lower(), fields)
         if name is None:
             known = [PREFIX + key(one).upper() for one in fields]
-            layer.notes.append(f"{variable} is not a setting and is ignored{nearest(variable, known)}")
+            layer.notes.append(
+                f"{variable} is not a setting and is ignored{nearest(variable, known, prefix=PREFIX)}"
+            )
         else:
             layer.put(name, value, variable)
     return layer
@@ -113,11 +142,11 @@ def file(path: Path | None, fields: Collection[str]) -> Layer:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        layer.problems.append(f"{path}: can't read the settings file: {error.strerror or error}")
+        layer.wrong("config", f"{path}: can't read the settings file: {error.strerror or error}")
     except UnicodeDecodeError:
-        layer.problems.append(f"{path}: the settings file is not UTF-8 text")
+        layer.wrong("config", f"{path}: the settings file is not UTF-8 text")
     except tomllib.TOMLDecodeError as error:
-        layer.problems.append(f"{path}: not TOML: {error}")
+        layer.wrong("config", f"{path}: not TOML: {error}")
     else:
         for word, value in table.items():
             layer.put(_field(word, fields) or word, value, f"{path}: {word}")

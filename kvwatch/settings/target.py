@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import InitErrorDetails
 
 from kvwatch.settings.values import from_json
 
@@ -25,7 +34,10 @@ class TargetSettings(BaseModel):
     url: str = Field(
         default=DEFAULT_URL, description="where its metrics are; /metrics and http:// are added if left out"
     )
-    name: str = Field(default="", description="what the label `target` says; default: host:port of the URL")
+    name: str = Field(
+        default="",
+        description="what the label `target` says (default: host:port of the URL; where no target is given, vllm)",
+    )
     token_file: Path | None = Field(default=None, description="file that holds the bearer token")
     token: SecretStr | None = Field(default=None, description="bearer token sent to it")
     ca_file: Path | None = Field(
@@ -115,31 +127,57 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
-def parse_targets(value: Any) -> Any:
-    """Targets from ``url`` or ``name=url`` separated by commas, from JSON, or from a list of either or of tables."""
+def targets_of(value: Any) -> list[TargetSettings]:
+    """Targets from ``url`` or ``name=url`` separated by commas or spaces, from JSON, or from a list of either or
+    of tables. All that is wrong with any of them is raised at once."""
+    items: list[Any] = []
+    wrong: list[InitErrorDetails] = []
+    for one in value if isinstance(value, list | tuple) else [value]:
+        try:
+            items += _items(one)
+        except ValueError as error:
+            wrong.append(_problem(str(error)))
+    targets = []
+    for number, item in enumerate(items):
+        try:
+            targets.append(TargetSettings.model_validate(item))
+        except ValidationError as error:
+            wrong += [
+                InitErrorDetails(
+                    type=one["type"], loc=(number, *one["loc"]), input=one["input"], ctx=one.get("ctx", {})
+                )
+                for one in error.errors(include_url=False)
+            ]
+    names = [target.name for target in targets]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        wrong.append(
+            _problem(f"two targets are named {', '.join(twice)}: give each its own name, as in name=URL")
+        )
+    if not items and not wrong:
+        wrong.append(_problem("name at least one target"))
+    if wrong:
+        raise ValidationError.from_exception_data("targets", wrong, hide_input=True)
+    return targets
+
+
+def _problem(text: str) -> InitErrorDetails:
+    return InitErrorDetails(type="value_error", loc=(), input=None, ctx={"error": ValueError(text)})
+
+
+def _items(value: Any) -> list[Any]:
     if isinstance(value, str):
         text = value.strip()
-        if text.startswith(("[", "{")):
-            return parse_targets(from_json(text))
-        return [parse_target(word) for word in re.split(r"[,\s]+", text) if word]
+        if not text.startswith(("[", "{")):
+            return [parse_target(word) for word in re.split(r"[,\s]+", text) if word]
+        value = from_json(text)
     if isinstance(value, Mapping | TargetSettings):
         return [value]
     if not isinstance(value, list | tuple):
-        raise ValueError("write a URL or name=URL, several separated by commas")  # noqa: TRY004 - pydantic takes ValueError
-    return [one for item in value for one in (parse_targets(item) if isinstance(item, str) else [item])]
+        raise ValueError("write a URL or name=URL, several separated by commas")  # noqa: TRY004 - as values does
+    return [one for item in value for one in _items(item)]
 
 
 def parse_target(text: str) -> dict[str, str]:
     found = _NAMED.fullmatch(text.strip())
     return {"name": found["name"].strip(), "url": found["url"]} if found else {"url": text}
-
-
-def distinct(targets: list[TargetSettings]) -> list[TargetSettings]:
-    """`targets`, if there are any and no two have one name."""
-    if not targets:
-        raise ValueError("name at least one target")
-    names = [target.name for target in targets]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"two targets are named {', '.join(twice)}: give each its own name, as in name=URL")
-    return targets

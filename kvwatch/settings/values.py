@@ -11,6 +11,8 @@ from typing import Any
 
 _DURATION = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)\s*(?P<unit>ms|s|m|h|d)?", re.IGNORECASE)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_RESEMBLING = 3
+"""Names that are shown where none is near."""
 _SIZE = re.compile(r"(?P<number>\d+(\.\d*)?)\s*(?P<unit>[kmg]i?b?|b)?", re.IGNORECASE)
 _BYTES = {"": 1, "b": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
@@ -40,33 +42,38 @@ def size(value: Any) -> int:
     return int(float(found["number"]) * _BYTES[unit if unit == "b" else unit.removesuffix("b")])
 
 
-def words(value: Any) -> Any:
-    """A list, from one or from text separated by commas, or JSON."""
-    if not isinstance(value, str):
-        return value
-    if value.strip().startswith("["):
-        return from_json(value)
-    return [word.strip() for word in value.split(",") if word.strip()]
+def words(value: Any) -> list[Any]:
+    """A list, from one, from JSON, or from text separated by commas or spaces."""
+    if isinstance(value, str):
+        value = (
+            from_json(value) if value.strip().startswith("[") else re.split(r"[,\s]+", value.strip(", \t\n"))
+        )
+    if not isinstance(value, list | tuple):
+        raise ValueError("write words, several separated by commas")  # noqa: TRY004 - pydantic takes ValueError
+    return [word for word in value if word != ""]
 
 
-def pairs(value: Any) -> Any:
-    """A mapping, from one, from JSON, or from ``name=value`` separated by commas or in a list.
+def pairs(value: Any) -> tuple[dict[str, Any], list[str]]:
+    """A mapping, and what is wrong with the rest; from a mapping, from JSON, or from ``name=value`` separated
+    by commas or spaces, or in a list.
 
     A table in a table, as TOML makes of an unquoted ``a.b = 1``, is flattened to ``{"a.b": 1}``.
     """
     if isinstance(value, str):
-        value = from_json(value) if value.strip().startswith("{") else words(value)
+        joined = re.sub(r"[ \t]*=[ \t]*", "=", value)
+        value = from_json(value) if value.strip().startswith("{") else words(joined)
     if isinstance(value, Mapping):
-        return _flat(value)
+        return _flat(value), []
     if not isinstance(value, list | tuple):
         raise ValueError("write name=value, several separated by commas")  # noqa: TRY004 - pydantic takes ValueError
-    found = {}
+    found, wrong = {}, []
     for item in value:
-        name, equals, text = str(item).partition("=")
-        if not equals or not name.strip() or not text.strip():
-            raise ValueError(f"{item!r} is not of the form name=value")
-        found[name.strip()] = text.strip()
-    return found
+        name, equals, text = (part.strip() for part in str(item).partition("="))
+        if equals and name and text:
+            found[name] = text
+        else:
+            wrong.append(f"{item!r} is not of the form name=value")
+    return found, wrong
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -86,10 +93,19 @@ def from_json(text: str) -> Any:
         raise ValueError(f"looks like JSON but is not: {error}") from None
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """``; did you mean X?`` or, without a near name, nothing."""
-    close = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+def nearest(word: str, known: Iterable[str], *, prefix: str = "") -> str:
+    """``; did you mean X?`` or, without a near name, nothing. What all have in front says nothing of nearness."""
+    names = [name.removeprefix(prefix) for name in known]
+    close = get_close_matches(word.removeprefix(prefix), names, n=1, cutoff=0.6)
+    return f"; did you mean {prefix}{close[0]}?" if close else ""
+
+
+def suggestions(word: str, known: Iterable[str]) -> str:
+    """``; did you mean X?`` or, without a near name, the few that resemble it most."""
+    names = sorted(known)
+    return nearest(word, names) or (
+        f"; the nearest are {', '.join(get_close_matches(word, names, n=_RESEMBLING, cutoff=0.0))}"
+    )
 
 
 def redacted(text: str) -> str:

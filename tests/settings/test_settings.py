@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from kvwatch.core.state import initial
-from kvwatch.settings import FixedSettings, Settings, SettingsError, TargetSettings, load, show
+from kvwatch.mixin import settings_table
+from kvwatch.settings import Settings, SettingsError, TargetSettings, load, show
+from kvwatch.settings.showing import provenance
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +146,7 @@ def test_everything_wrong_is_said_at_once_as_the_user_spelled_it(
         ({"thresholds": ["x"]}, "--threshold: 'x' is not of the form name=value"),
         (
             {"thresholds": ["kv_exhausted.share=lots"]},
-            "--threshold kv_exhausted.share lots: must be a number",
+            "--threshold: threshold kv_exhausted.share=lots must be a number",
         ),
         ({"spellings": ["a b"]}, "--spelling: 'a b' is not a prefix"),
     ],
@@ -159,6 +161,12 @@ def test_each_mistake_has_its_remedy(given: dict[str, object], message: str) -> 
 def test_a_long_interval_stretches_the_limits_that_nobody_set() -> None:
     settings = load({"interval_s": "1m"})
     assert (settings.max_interval_s, settings.backoff_max_s, settings.effective_timeout_s) == (60, 60, 10)
+    assert "max_interval = 60  # default: raised to the interval" in show(settings)
+    assert "backoff_max = 10  # default\n" in show(load({"interval_s": "10s"}))
+    assert provenance(settings)["backoff_max"]["as"] == "raised to the interval"
+    assert problems(interval_s="1m", max_interval_s="15") == (
+        "--max-interval 15: must not be below the interval of 60 s",
+    )
 
 
 def test_what_kubernetes_sets_for_a_service_named_kvwatch_is_no_setting(
@@ -182,8 +190,10 @@ def test_what_kubernetes_sets_for_a_service_named_kvwatch_is_no_setting(
 
 def test_a_variable_that_is_no_setting_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVWATCH_INTERVL", "3")
+    monkeypatch.setenv("KVWATCH_TYPO", "3")
     assert load().notes == (
         "KVWATCH_INTERVL is not a setting and is ignored; did you mean KVWATCH_INTERVAL?",
+        "KVWATCH_TYPO is not a setting and is ignored",
     )
 
 
@@ -251,10 +261,111 @@ def test_can_be_made_in_code() -> None:
     assert settings.targets[0].url == "http://localhost:1/metrics"
 
 
-def test_fixed_settings_are_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_made_in_code_are_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVWATCH_INTERVAL", "rubbish")
     monkeypatch.setenv("KVWATCH_HISTORY", "20m")
-    assert FixedSettings(port=0).history_s == 600
+    assert Settings(port=0).history_s == 600
+
+
+def test_every_entry_that_is_wrong_is_told_in_one_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "k.toml"
+    file.write_text('thresholds = ["kv_near_full.share"]\n')
+    monkeypatch.setenv("KVWATCH_ALIASES", "nowhere")
+    found = problems(
+        config=str(file),
+        thresholds="foo=1,kv_thrashing.per_request=x,oops",
+        disabled=["bogus", 7],
+        aliases="requests_runing=a,requests_waiting=b!,kv_cache_usage_ratio",
+        targets=['[{"url"', "ftp://gpu", "a=gpu1,a=gpu2", "b=gpu3"],
+        spellings=["a b", "c{"],
+    )
+    said = "\n".join(found)
+    for part in (
+        f"{file}: thresholds: 'kv_near_full.share' is not of the form name=value",
+        "KVWATCH_ALIASES: 'nowhere' is not of the form name=value",
+        "--threshold: 'oops' is not of the form name=value",
+        "--threshold: threshold 'foo' is unknown; the nearest are ",
+        "--threshold: threshold kv_thrashing.per_request=x must be a number",
+        "--disable: bogus is not a symptom; the nearest are ",
+        "--disable: 7 is not a symptom",
+        "--alias: requests_runing is not a signal; did you mean requests_running?",
+        "--alias: 'b!' is not a metric name",
+        "--alias: 'kv_cache_usage_ratio' is not of the form name=value",
+        "--targets: looks like JSON but is not",
+        "--targets, target 1 url ftp://gpu: the scheme ftp is not understood",
+        "--targets: two targets are named a",
+        "--spelling: 'a b' is not a prefix of metric names",
+        "--spelling: 'c{' is not a prefix of metric names",
+    ):
+        assert part in said
+    assert len(found) == 15
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [
+        ({"thresholds": "kv_exhausted.fraction=1"}, "kv_exhausted.f"),
+        ({"thresholds": "thrash=1"}, "kv_thrashing."),
+        ({"aliases": "usage=x"}, "kv_cache_usage_ratio"),
+        ({"disabled": "thrash"}, "kv_thrashing"),
+    ],
+)
+def test_an_unknown_name_brings_those_that_resemble_it(given: dict[str, str], near: str) -> None:
+    (found,) = problems(**given)
+    assert near in found.partition(";")[2]
+
+
+def test_lists_are_separated_by_commas_or_spaces() -> None:
+    settings = load(
+        {
+            "spellings": "a: b_, c.",
+            "disabled": "kv_near_full kv_exhausted",
+            "thresholds": "kv_exhausted.share = 0.4 kv_exhausted.for=3",
+            "aliases": "kv_cache_usage_ratio=a, requests_running=b",
+        }
+    )
+    assert settings.spellings == ["a:", "b_", "c."]
+    assert settings.disabled == ["kv_near_full", "kv_exhausted"]
+    assert settings.thresholds == {"kv_exhausted.share": 0.4, "kv_exhausted.for": 3}
+    assert settings.aliases == {"kv_cache_usage_ratio": "a", "requests_running": "b"}
+
+
+def test_what_is_wrong_with_settings_that_are_not_used_is_a_note(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "k.toml"
+    file.write_text('prot = 3\nhistory = "20m"\nlog_level = "loud"\n[thresholds]\nkv_exhausted.share = 0.4\n')
+    monkeypatch.setenv("KVWATCH_PORT", "x")
+    monkeypatch.setenv("KVWATCH_INTERVAL", "0")
+    used = {"config", "thresholds", "history_s"}
+    settings = load({"config": str(file), "thresholds": "kv_exhausted.for=1"}, used=used)
+    assert settings.thresholds == {"kv_exhausted.share": 0.4, "kv_exhausted.for": 1}
+    assert (settings.history_s, settings.interval_s) == (1200, 1)
+    (note,) = settings.notes
+    for part in ("KVWATCH_PORT x", "KVWATCH_INTERVAL 0", f"{file}: prot: no such", "log_level loud"):
+        assert part in note
+    with pytest.raises(SettingsError) as raised:
+        load({"config": str(file)}, used=used | {"port"})
+    assert [problem.partition(":")[0] for problem in raised.value.problems] == ["KVWATCH_PORT x"]
+    monkeypatch.delenv("KVWATCH_PORT")
+    with pytest.raises(SettingsError, match="--port y"):
+        load({"port": "y"}, used=used)
+
+
+def test_the_table_of_settings_says_what_may_be_given_and_no_flag_for_secrets() -> None:
+    rows = {
+        cells[2].strip("` "): [cell.strip() for cell in cells]
+        for line in settings_table.settings().splitlines()
+        if len(cells := line.split("|")) == 6
+    }
+    assert rows["KVWATCH_API_TOKEN"][1] == ""
+    assert rows["KVWATCH_API_TOKEN_FILE"][1] == "`--api-token-file`"
+    assert rows["KVWATCH_LOG_FORMAT"][4].endswith(": `text`, `json`")
+    assert rows["KVWATCH_NARROW"][4].endswith(": `auto`, `never`")
+    assert rows["KVWATCH_MAX_INTERVAL"][4].endswith("at least the interval")
+    assert "default: host:port of the URL; where no target is given, vllm" in settings_table.settings()
 
 
 def test_every_setting_says_what_it_is_and_in_which_unit() -> None:
