@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
+from kvwatch.core.findings import Finding, findings
 from kvwatch.core.lifecycle import Stage
-from kvwatch.core.report import clean, identity
+from kvwatch.core.report import clean, identity, plain
 from kvwatch.core.state import Event, State, Transition
 from kvwatch.core.symptoms import BY_ID, Severity
 
@@ -29,8 +29,13 @@ def say(level: int, message: str, **fields: Any) -> None:
     log.log(level, message, extra={_FIELDS: fields})
 
 
+def _time(wall: float) -> str:
+    """Unix seconds as RFC 3339, in UTC."""
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def _facts(record: logging.LogRecord) -> dict[str, Any]:
-    at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    at = _time(record.created)
     facts: dict[str, Any] = {"time": at, "level": record.levelname.lower(), "message": record.getMessage()}
     facts |= clean(getattr(record, _FIELDS, {}))
     if record.exc_info:
@@ -71,7 +76,7 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return f"{value:.6g}" if math.isfinite(value) else "unknown"
+        return plain(value)
     text = ",".join(map(_word, value)) if isinstance(value, list) else str(value)
     if _PLAIN.fullmatch(text):
         return text
@@ -89,10 +94,24 @@ def set_up(style: Literal["text", "json"], level: str, stream: TextIO | None = N
         logger.propagate = False
 
 
-def log_transition(change: Transition) -> None:
-    """A symptom changed its stage. Firing speaks as loud as its severity; what is pending is for the curious."""
+_TOLD_AS_EVENT = "engine_restarted"
+"""A symptom whose beginning the event ``restart`` tells, with more."""
+_EVENTS = {
+    "restart": (logging.WARNING, "vLLM restarted"),
+    "several_servers": (
+        logging.WARNING,
+        "several servers answer in turn behind this address: give each its own target",
+    ),
+}
+
+
+def log_transition(change: Transition, finding: Finding | None = None) -> None:
+    """A symptom changed its stage. Firing speaks as loud as its severity, and with `finding` says what to do
+    first; what is pending is for the curious."""
     level = logging.INFO
-    if change.after is Stage.FIRING:
+    if change.symptom == _TOLD_AS_EVENT:
+        level = logging.DEBUG
+    elif change.after is Stage.FIRING:
         level = _LEVELS[BY_ID[change.symptom].severity]
     elif change.after is Stage.PENDING or (change.before is Stage.PENDING and change.after is Stage.INACTIVE):
         level = logging.DEBUG
@@ -102,44 +121,85 @@ def log_transition(change: Transition) -> None:
         **identity(change.key),
         symptom=change.symptom,
         **{"from": str(change.before), "to": str(change.after)},
+        **_what_to_do(finding),
         evidence=dict(change.evidence),
         **({"reason": change.reason} if change.reason else {}),
     )
 
 
-def log_event(event: Event) -> None:
-    """A restart, or an engine that came or went."""
-    level = logging.WARNING if event.kind == "restart" else logging.INFO
+def _what_to_do(finding: Finding | None) -> dict[str, Any]:
+    if finding is None:
+        return {}
+    first = {"first_action": finding.actions[0]} if finding.actions else {}
+    return first | ({"explained_by": list(finding.explained_by)} if finding.explained_by else {})
+
+
+def log_event(event: Event, finding: Finding | None = None) -> None:
+    """A restart, servers that take turns behind one address, or an engine that came or went."""
+    level, message = _EVENTS.get(event.kind, (logging.INFO, event.kind.replace("_", " ")))
     say(
         level,
-        event.kind.replace("_", " "),
+        message,
         **identity(event.key),
         event=event.kind,
+        **_what_to_do(finding),
         detail=dict(event.detail),
     )
 
 
 def log_changes(before: State, after: State, transitions: Iterable[Transition]) -> None:
-    """What one outcome changed: up or down, events, symptoms."""
-    if after.up is not before.up:
-        if after.up:
-            say(logging.INFO, "vLLM is scraped", target=after.target, up=True)
-        elif after.error is not None:
-            error = after.error
-            say(
-                logging.WARNING,
-                "vLLM can't be scraped",
-                target=after.target,
-                up=False,
-                failure=str(error.kind),
-                detail=error.detail,
-            )
+    """What one outcome changed: events and symptoms."""
     known = set(map(id, before.events))
-    for event in after.events:
-        if id(event) not in known:
-            log_event(event)
-    for change in transitions:
-        log_transition(change)
+    events = [event for event in after.events if id(event) not in known]
+    changes = list(transitions)
+    if not events and not changes:
+        return
+    found = {(one.key, one.symptom.id): one for one in findings(after)}
+    for event in events:
+        log_event(event, found.get((event.key, _TOLD_AS_EVENT)) if event.kind == "restart" else None)
+    for change in changes:
+        firing = change.after is Stage.FIRING
+        log_transition(change, found.get((change.key, change.symptom)) if firing else None)
+
+
+class Reachability:
+    """Says when a server can't be scraped any more, and when it can again.
+
+    That one scrape in between fails is counted, but no news: what could be scraped before must fail for three
+    polls or 3 s. A server that never answered is told of at once.
+    """
+
+    _POLLS, _SECONDS = 3, 3.0
+
+    def __init__(self) -> None:
+        self._told: bool | None = None
+        self._polls = 0
+        self._since: tuple[float, float] | None = None
+        """When it began to fail: monotonic, unix."""
+
+    def see(self, state: State) -> None:
+        """Takes the state after a poll."""
+        now, wall = state.now or 0.0, state.wall or 0.0
+        if state.up:
+            self._polls, self._since = 0, None
+            if self._told is not True:
+                self._told = True
+                say(logging.INFO, "vLLM is scraped", target=state.target, up=True)
+        elif state.error is not None:
+            since, since_wall = self._since = self._since or (now, wall)
+            self._polls += 1
+            lasting = self._polls >= self._POLLS or now - since >= self._SECONDS
+            if self._told is None or (self._told and lasting):
+                self._told = False
+                say(
+                    logging.WARNING,
+                    "vLLM can't be scraped",
+                    target=state.target,
+                    up=False,
+                    since=_time(since_wall),
+                    failure=str(state.error.kind),
+                    detail=state.error.detail,
+                )
 
 
 def log_narrowing(target: str, *, in_use: bool, why: str) -> None:

@@ -2,9 +2,13 @@
 
 Theory of operation
     A narrowed answer is used only after it was held against a whole page: it must have every series of that
-    page that kvwatch reads (`same_series`). That is tried at the start, after every restart of vLLM, and every
-    ten minutes. While it is in use, a whole page a minute shows what is new. An answer that fails or lacks a
-    name ends the use at once; the next try comes a minute later, then two, four, at most ten.
+    page that kvwatch reads (`fault_of`). That is tried at the start, after every restart of vLLM, and every
+    ten minutes. While it is in use, a whole page a minute shows what is new. An answer that lacks a name, or
+    that fails where the whole page does not, ends the use at once; the next try comes a minute later, then
+    two, four, at most ten.
+
+    A busy vLLM may miss a deadline now and then, and a whole page is more work for it than a narrowed one. So
+    one answer that does not come in time ends nothing, and the next is asked for narrowed; two in a row do.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from kvwatch.core.exposition import BadExposition, Reader
-from kvwatch.core.outcome import Failure, Outcome, Pace, Scrape
+from kvwatch.core.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.core.signals import CORE
 from kvwatch.core.state import State
 from kvwatch.core.vllm import Vocabulary, sample_names
@@ -23,6 +27,9 @@ WHOLE_EVERY_S = 60.0
 _FIRST_RETRY_S = 60.0
 _AGAIN = frozenset({Failure.HTTP_STATUS, Failure.TOO_LARGE, Failure.MALFORMED, Failure.CONNECTION})
 """Failures of a narrowed scrape after which a whole page may still come, in the same tick."""
+_LATE_IN_A_ROW = 2
+HELD = "a narrowed answer holds all that is read of the whole page"
+"""Why narrowing is used, when it is."""
 
 
 class Narrowing:
@@ -36,12 +43,15 @@ class Narrowing:
         self._whole_at: float | None = None
         self._retry_s = _FIRST_RETRY_S
         self._started = False
+        self._late = 0
 
     def names(self, state: State, pace: Pace, now: float) -> tuple[str, ...] | None:
         """The names to ask for; None for a whole page."""
-        if not self.in_use or not state.up or state.restarts != self._restarts:
+        late = self._late > 0
+        if not self.in_use or not (state.up or late) or state.restarts != self._restarts:
             return None
-        if pace is Pace.FULL and (self._whole_at is None or now - self._whole_at >= WHOLE_EVERY_S - 0.05):
+        whole_due = self._whole_at is None or now - self._whole_at >= WHOLE_EVERY_S - 0.05
+        if pace is Pace.FULL and whole_due and not late:
             return None
         if not complete(state):
             return None
@@ -63,7 +73,7 @@ class Narrowing:
     def probed(self, state: State, good: bool, now: float) -> bool:
         """Takes the result of a try; whether it is news: the first, or another than before."""
         changed = good is not self.in_use or not self._started
-        self.in_use, self._started, self._restarts = good, True, state.restarts
+        self.in_use, self._started, self._restarts, self._late = good, True, state.restarts, 0
         if good:
             self._retry_s = _FIRST_RETRY_S
             self._probe_at = now + PROBE_EVERY_S
@@ -72,17 +82,28 @@ class Narrowing:
             self._retry_s = min(self._retry_s * 2, PROBE_EVERY_S)
         return changed
 
-    def objection(self, outcome: Outcome, names: Sequence[str]) -> str:
-        """Why a narrowed answer ends the use of narrowing; empty if it does not."""
+    def postponed(self, answer: Outcome, now: float) -> bool:
+        """Whether a try tells nothing, as the first late answer while narrowing is in use; the next comes soon."""
+        if not self.in_use or not is_late(answer) or self._late:
+            return False
+        self._late, self._probe_at = 1, now + _FIRST_RETRY_S
+        return True
+
+    def objection(self, outcome: Outcome, names: Sequence[str] | None) -> str:
+        """Why an answer ends the use of narrowing; empty if it does not. Every answer must be shown."""
+        self._late = self._late + 1 if is_late(outcome) else 0
+        if not self.in_use or names is None:
+            return ""
         if isinstance(outcome, Scrape):
             absent = lacking(outcome.body, names)
-            return f"{len(absent)} of the names asked for are not in it: {absent[0]}" if absent else ""
-        return outcome.detail if outcome.kind in _AGAIN or outcome.kind is Failure.TIMEOUT else ""
+            return _lacks("names asked for", absent) if absent else ""
+        if is_late(outcome):
+            return f"{self._late} in a row: {outcome.detail}" if self._late >= _LATE_IN_A_ROW else ""
+        return outcome.detail if outcome.kind in _AGAIN else ""
 
-    @staticmethod
-    def worth_a_whole_page(outcome: Outcome) -> bool:
-        """Whether a whole page should be asked for at once instead."""
-        return isinstance(outcome, Scrape) or outcome.kind in _AGAIN
+
+def is_late(outcome: Outcome) -> bool:
+    return isinstance(outcome, ScrapeError) and outcome.kind is Failure.TIMEOUT
 
 
 def complete(state: State) -> bool:
@@ -104,11 +125,19 @@ def lacking(body: bytes, names: Sequence[str]) -> list[str]:
     return found
 
 
-def same_series(vocabulary: Vocabulary, whole: bytes, narrowed: bytes) -> bool:
-    """Whether the narrowed page has every series of the whole one that kvwatch reads."""
+def fault_of(vocabulary: Vocabulary, whole: bytes, answer: Outcome) -> str:
+    """Why a narrowed answer can't stand for the whole page; empty if it has every series that kvwatch reads."""
+    if isinstance(answer, ScrapeError):
+        return f"narrowed, {answer.detail}"
     reader = Reader(lambda name: vocabulary.role(name) is not None)
     try:
-        before, after = reader.read(whole), reader.read(narrowed)
-    except BadExposition:
-        return False
-    return set(before.series) <= set(after.series)
+        before, after = reader.read(whole), reader.read(answer.body)
+    except BadExposition as bad:
+        return f"narrowed, the page can't be read: {bad}"
+    there = set(after.series)
+    absent = [series.name for series in before.series if series not in there]
+    return _lacks("series", absent) if absent else ""
+
+
+def _lacks(what: str, absent: Sequence[str]) -> str:
+    return f"the narrowed answer lacks {len(absent)} of the {what}, e.g. {absent[0]}"

@@ -17,8 +17,8 @@ from kvwatch.core.outcome import Facts, Failure, Outcome, Pace, Scrape, ScrapeEr
 from kvwatch.core.pipeline import advance, next_pace
 from kvwatch.core.state import State, Transition
 from kvwatch.sidecar.clock import Clock
-from kvwatch.sidecar.log import Complaints, log_changes, log_narrowing
-from kvwatch.sidecar.narrowing import Narrowing, same_series
+from kvwatch.sidecar.log import Complaints, Reachability, log_changes, log_narrowing
+from kvwatch.sidecar.narrowing import HELD, Narrowing, fault_of, is_late
 from kvwatch.sidecar.pacing import Backoff, DutyCycle, Rhythm
 from kvwatch.sidecar.redact import redacted
 from kvwatch.sidecar.store import FailedScrape, Store
@@ -31,9 +31,6 @@ FACTS_EVERY_S = 600.0
 _BREATH_S = 0.05
 """The least time between two ticks, whatever the rest says."""
 _OURS = "kvwatch itself failed at this scrape; its log says how"
-
-_HELD = "a narrowed answer holds all that is read of a whole page"
-_LACKED = "a narrowed answer lacks what is read of a whole page, as with several API server processes"
 
 Judge = Callable[[State, Outcome, float], tuple[State, tuple[Transition, ...]]]
 
@@ -76,6 +73,7 @@ class Poller:
         self._facts_asked: tuple[float, int] | None = None
         self._facts_task: asyncio.Task[None] | None = None
         self._complaints = Complaints()
+        self._reachability = Reachability()
         store.publish(state)
 
     async def run(self) -> None:
@@ -124,17 +122,10 @@ class Poller:
         excerpt = self._excerpt(outcome)
         outcome, now = self._stamped(outcome), self._clock.now()
         before = self._state
-        try:
-            state, transitions = self._judge(before, outcome, now)
-        except Exception as error:  # noqa: BLE001 - old values must not stand as new ones
-            self._unexpected(error)
-            outcome = ScrapeError(
-                Failure.MALFORMED, _OURS, outcome.wall, outcome.duration_s, outcome.interval_s
-            )
-            state, transitions = self._judge(before, outcome, now)
-        state = self._without_secrets(state)
+        state, transitions = self._judged(before, outcome, now)
         self._state = state
         self._store.publish(state, transitions)
+        self._reachability.see(state)
         log_changes(before, state, transitions)
         if state.error is not None:
             kind, detail = state.error.kind, state.error.detail
@@ -144,20 +135,38 @@ class Poller:
             await self._learn(outcome, now)
         return True
 
+    def _judged(self, before: State, outcome: Outcome, now: float) -> tuple[State, tuple[Transition, ...]]:
+        """What `judge` says; an outcome that breaks it is a failure. Holds no secret that a server said back."""
+        try:
+            state, transitions = self._judge(before, outcome, now)
+        except Exception as mistake:  # noqa: BLE001 - old values must not stand as new ones
+            self._unexpected(mistake)
+            wall, took, interval = outcome.wall, outcome.duration_s, outcome.interval_s
+            return self._judge(before, ScrapeError(Failure.MALFORMED, _OURS, wall, took, interval), now)
+        error = state.error
+        if error is None:
+            return state, transitions
+        detail = redacted(error.detail, self._source.secrets)
+        if detail == error.detail:
+            return state, transitions
+        return self._judge(before, replace(error, detail=detail), now)  # evidence quotes it
+
     async def _ask(self) -> Outcome:
         """The page that is due: narrowed if that works, whole otherwise, at once if it just ceased to work."""
         now = self._clock.now()
         pace = next_pace(self._state, now)
         names = self._narrowing.names(self._state, pace, now)
         outcome = await self._source.scrape(pace, names)
-        if names is None:
-            return outcome
         why = self._narrowing.objection(outcome, names)
-        if why:
-            self._narrowing.probed(self._state, False, now)
-            log_narrowing(self.target, in_use=False, why=redacted(why, self._source.secrets))
-            if self._narrowing.worth_a_whole_page(outcome):
-                return await self._source.scrape(pace, None)
+        if not why:
+            return outcome
+        if not is_late(outcome):
+            whole = await self._source.scrape(pace, None)
+            if isinstance(whole, ScrapeError):
+                return whole  # it is not the narrowing that fails
+            outcome = whole
+        self._narrowing.probed(self._state, False, now)
+        log_narrowing(self.target, in_use=False, why=redacted(why, self._source.secrets))
         return outcome
 
     def _stamped(self, outcome: Outcome) -> Outcome:
@@ -182,13 +191,12 @@ class Poller:
             return
         names = self._narrowing.probe_names(self._state)
         answer = await self._source.scrape(Pace.FULL, names)
-        good = isinstance(answer, Scrape) and same_series(
-            self._state.policy.vocabulary, page.body, answer.body
-        )
-        if self._narrowing.probed(self._state, good, now):
-            log_narrowing(
-                self.target, in_use=good, why="the narrowed answer held all that the whole page did"
-            )
+        if self._narrowing.postponed(answer, now):
+            return
+        fault = fault_of(self._state.policy.vocabulary, page.body, answer)
+        if self._narrowing.probed(self._state, not fault, now):
+            why = redacted(fault or HELD, self._source.secrets)
+            log_narrowing(self.target, in_use=not fault, why=why)
 
     # -- facts -------------------------------------------------------------------------------------------------
 
@@ -211,14 +219,6 @@ class Poller:
             self._unexpected(error)
 
     # -- what went wrong ---------------------------------------------------------------------------------------
-
-    def _without_secrets(self, state: State) -> State:
-        """A server may say back what it was sent."""
-        if state.error is None:
-            return state
-        return replace(
-            state, error=replace(state.error, detail=redacted(state.error.detail, self._source.secrets))
-        )
 
     def _excerpt(self, outcome: Outcome) -> str:
         """The beginning of what came, to look at if it turns out to be bad."""

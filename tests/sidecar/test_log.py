@@ -6,15 +6,22 @@ import io
 import json
 import logging
 import math
+from dataclasses import replace
 
 import pytest
 
+from kvwatch.core.findings import findings
 from kvwatch.core.lifecycle import Stage
+from kvwatch.core.outcome import Failure, Scrape, ScrapeError
+from kvwatch.core.pipeline import advance
 from kvwatch.core.snapshot import EngineKey
-from kvwatch.core.state import Event, Transition
+from kvwatch.core.state import Event, State, Transition, initial
 from kvwatch.core.symptoms import SYMPTOMS, Severity
 from kvwatch.sidecar import log
+from tests.sidecar.loopback import pages
 
+SATURATED = "0.32.0--c-kv-saturation.jsonl.gz"
+RESTART = "0.32.0--i-restart.jsonl.gz"
 KEY = EngineKey("vllm", "meta/llama 3", "0")
 FIRING = Transition(
     12.0,
@@ -73,6 +80,8 @@ def test_what_fires_speaks_as_loud_as_its_severity(row: object) -> None:
     change = Transition(1.0, 1.0, KEY, symptom.id, Stage.PENDING, Stage.FIRING, {})
     (line,) = lines("json", change)
     levels = {Severity.CRITICAL: "error", Severity.WARNING: "warning", Severity.INFO: "info"}
+    if symptom.id == "engine_restarted":  # the event says it, with more
+        levels = dict.fromkeys(Severity, "debug")
     assert json.loads(line)["level"] == levels[symptom.severity]
 
 
@@ -81,6 +90,112 @@ def test_what_is_only_pending_is_not_told_by_default() -> None:
     over = Transition(2.0, 2.0, KEY, "kv_exhausted", Stage.PENDING, Stage.INACTIVE, {})
     assert lines("text", pending, over, level="info") == []
     assert len(lines("text", pending, over)) == 2
+
+
+def test_what_fires_says_what_to_do_first_and_what_explains_it() -> None:
+    before, after = down_while_saturated()
+    stream = io.StringIO()
+    log.set_up("json", "debug", stream)
+    firing = [one for one in findings(after) if one.explained_by]
+    assert firing, "nothing is explained by another"
+    changes = [
+        Transition(1.0, 1.0, one.key, one.symptom.id, Stage.PENDING, Stage.FIRING, one.evidence)
+        for one in findings(after)
+    ]
+    log.log_changes(before, after, changes)
+    told = {line["symptom"]: line for line in map(json.loads, stream.getvalue().splitlines())}
+    for one in findings(after):
+        assert told[one.symptom.id]["first_action"] == one.actions[0]
+        assert told[one.symptom.id].get("explained_by", []) == list(one.explained_by)
+
+
+def down_while_saturated() -> tuple[State, State]:
+    """A target whose cache ran full, before and after it has been down for a while."""
+    state = initial("vllm")
+    for n, body in enumerate(pages(SATURATED)[:70]):
+        state, _ = advance(state, Scrape(body, 1e9 + n), 1000.0 + n)
+    before = state
+    for n in range(70, 120):
+        state, _ = advance(state, ScrapeError(Failure.REFUSED, "nothing listens", 1e9 + n), 1000.0 + n)
+    return before, state
+
+
+def test_what_is_over_needs_no_action() -> None:
+    over = Transition(1.0, 1.0, KEY, "kv_exhausted", Stage.FIRING, Stage.INACTIVE, {})
+    stream = io.StringIO()
+    log.set_up("json", "debug", stream)
+    log.log_changes(initial("vllm"), initial("vllm"), [over])
+    assert "first_action" not in json.loads(stream.getvalue())
+
+
+def test_a_restart_is_one_line() -> None:
+    stream = io.StringIO()
+    log.set_up("json", "info", stream)
+    state = initial("vllm")
+    for n, body in enumerate((pages(RESTART)[0], pages(RESTART)[-1])):
+        before = state
+        state, changes = advance(state, Scrape(body, 1e9 + n), 1000.0 + 60 * n)
+        log.log_changes(before, state, changes)
+    told = [
+        line
+        for line in map(json.loads, stream.getvalue().splitlines())
+        if line.get("event") == "restart" or line.get("symptom") == "engine_restarted"
+    ]
+    (line,) = told
+    assert (line["level"], line["message"]) == ("warning", "vLLM restarted")
+    assert line["detail"]["unseen_seconds"] == 60.0
+    assert line["first_action"]
+
+
+def test_servers_that_take_turns_are_a_warning_with_the_remedy() -> None:
+    stream = io.StringIO()
+    log.set_up("json", "info", stream)
+    log.log_event(Event(1.0, 1.0, "several_servers", EngineKey("vllm")))
+    line = json.loads(stream.getvalue())
+    assert (line["level"], line["event"], line["target"]) == ("warning", "several_servers", "vllm")
+    assert "several servers answer in turn behind this address" in line["message"]
+    assert "give each its own target" in line["message"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1234567.0, "1234567"), (15668.0, "15668"), (1e-5, "0.00001"), (0.5, "0.5")]
+)
+def test_no_number_as_text_has_an_exponent(value: float, text: str) -> None:
+    change = Transition(1.0, 1.0, KEY, "kv_exhausted", Stage.PENDING, Stage.FIRING, {"n": value})
+    assert lines("text", change)[0].endswith(f" evidence.n={text}")
+
+
+# -- whether it can be scraped ------------------------------------------------------------------------------------
+
+
+def reached(*polls: tuple[float, bool]) -> list[dict[str, object]]:
+    """What is said while polls at these times are good or not."""
+    stream = io.StringIO()
+    log.set_up("json", "debug", stream)
+    seen = log.Reachability()
+    error = ScrapeError(Failure.TIMEOUT, "no whole answer within 0.9 s", 0.0)
+    for now, good in polls:
+        state = replace(initial("vllm"), now=now, wall=1e9 + now, up=good, error=None if good else error)
+        seen.see(state)
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_one_failure_between_good_scrapes_is_no_news() -> None:
+    told = reached((0, True), (1, False), (2, True), (3, False), (4, False), (5, True))
+    assert [line["up"] for line in told] == [True]
+
+
+@pytest.mark.parametrize("times", [(10, 11, 12.5), (10, 13)], ids=["three polls", "three seconds"])
+def test_a_failure_that_lasts_is_told_once_with_since_when(times: tuple[float, ...]) -> None:
+    told = reached((9, True), *((time, False) for time in times), (20, False), (21, True))
+    assert [line["up"] for line in told] == [True, False, True]
+    assert told[1]["since"] == "2001-09-09T01:46:50.000Z"
+    assert told[1]["failure"] == "timeout"
+    assert len(reached((9, True), *((time, False) for time in times[:-1]))) == 1
+
+
+def test_a_server_that_never_answered_is_told_of_at_once() -> None:
+    assert [line["up"] for line in reached((0, False), (1, False), (2, True))] == [False, True]
 
 
 def test_nothing_that_a_server_says_can_break_a_line_or_forge_one() -> None:

@@ -13,11 +13,12 @@ from random import Random
 import pytest
 from pydantic import SecretStr
 
-from kvwatch.core.outcome import Facts, Failure, Outcome, Pace, Scrape
+from kvwatch.core.outcome import Facts, Failure, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance
 from kvwatch.core.state import State, Transition, initial
 from kvwatch.settings import Settings, TargetSettings
 from kvwatch.sidecar import log
+from kvwatch.sidecar.narrowing import Narrowing
 from kvwatch.sidecar.poller import Poller
 from kvwatch.sidecar.scrape import Scraper
 from kvwatch.sidecar.store import Store
@@ -85,9 +86,8 @@ async def watching(handler: Handler, judge: Judge = advance, **more: object) -> 
     async with serving(handler) as server:
         target = TargetSettings(name="vllm", url=server.url, token=SecretStr(TOKEN))
         settings = Settings.model_validate({"targets": [target], "duty_cycle": 0.5} | more)
-        settings = settings.model_copy(
-            update={"timeout_s": 20.0}
-        )  # of real seconds, on a machine that may be busy
+        if "timeout_s" not in more:  # of real seconds, on a machine that may be busy
+            settings = settings.model_copy(update={"timeout_s": 20.0})
         store, clock = Store([initial("vllm", settings.policy(target))]), TurnedClock()
         async with client_for(target) as client:
             scraper = Scraper(target, settings, client)
@@ -220,16 +220,124 @@ def test_narrowing_can_be_forbidden() -> None:
     assert set(kinds(watched(VllmLike(pages(HEALTHY)), 20, narrow="never"))) == {"W"}
 
 
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("404 Not Found", "narrowed, the answer is HTTP status 404"),
+        ("lost", "narrowed, the connection failed"),
+        ("late", "narrowed, no whole answer within 0.6 s"),
+        ("broken", "narrowed, the page can't be read: "),
+        ("less", "the narrowed answer lacks 1 of the series, e.g. vllm:request_success_total"),
+        ("whole", "a narrowed answer holds all that is read of the whole page"),
+    ],
+)
+def test_why_scrapes_are_narrowed_or_not_is_the_real_reason(answer: str, why: str) -> None:
+    page = pages(HEALTHY)[0]
+
+    async def handler(asked: Asked, writer: asyncio.StreamWriter) -> None:
+        if not asked.names or answer == "whole":
+            await send(writer, page)
+        elif answer == "lost":
+            writer.transport.abort()
+        elif answer == "late":
+            await asyncio.sleep(1)
+        elif answer == "broken":
+            await send(writer, b"vllm:num_requests_running{ 1\n")
+        elif answer == "less":
+            await send(writer, less(page))
+        else:
+            await send(writer, b"no", answer)
+
+    watch = watched(handler, 5, timeout_s=0.6)
+    (told,) = [line for line in watch.lines if "narrowed" in line]
+    assert told["narrowed"] is (answer == "whole")
+    assert str(told["why"]).startswith(why)
+    assert ("holds all" in str(told["why"])) is (answer == "whole")
+
+
+def less(page: bytes) -> bytes:
+    """A page without one of its series."""
+    lines = page.splitlines(keepends=True)
+    lines.remove(next(line for line in lines if b'finished_reason="abort"' in line))
+    return b"".join(lines)
+
+
+def late_at(*seconds: int, whole: bool = False) -> Watch:
+    """A server that misses the deadline at these seconds; with `whole`, only with whole pages."""
+
+    async def run() -> Watch:
+        vllm = VllmLike(pages(HEALTHY))
+
+        async def handler(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            if round(watch.clock.now() - 1000.0) in seconds and not (whole and asked.names):
+                await asyncio.sleep(1)
+            else:
+                await vllm(asked, writer)
+
+        async with watching(handler, timeout_s=0.6) as watch:
+            await watch.run(90)
+            return watch
+
+    return asyncio.run(run())
+
+
+def test_one_late_answer_is_counted_but_ends_no_narrowing_and_is_no_news() -> None:
+    watch = late_at(20)
+    assert watch.state.outcomes["timeout"] == 1
+    assert watch.state.outcomes["ok"] == 89
+    assert kinds(watch).startswith("Wn" + "n" * 59)
+    assert kinds(watch).count("W") == 2  # at the start, and the one a minute
+    assert [line["up"] for line in watch.lines if "up" in line] == [True]
+    assert [line["narrowed"] for line in watch.lines if "narrowed" in line] == [True]
+
+
+def test_two_late_answers_in_a_row_end_narrowing() -> None:
+    watch = late_at(20, 21)
+    told = [line for line in watch.lines if "narrowed" in line]
+    assert [line["narrowed"] for line in told] == [True, False, True]
+    assert told[1]["why"] == "2 in a row: no whole answer within 0.6 s"
+    assert kinds(watch).startswith("Wn" + "n" * 21 + "W")
+
+
+def test_a_whole_page_that_is_late_is_followed_by_a_narrowed_one() -> None:
+    watch = late_at(60, whole=True)
+    assert kinds(watch)[61:64] == "Wnn"
+    assert watch.state.outcomes["timeout"] == 1
+    assert [line["narrowed"] for line in watch.lines if "narrowed" in line] == [True]
+
+
+def test_a_late_try_while_narrowing_is_in_use_is_made_again() -> None:
+    narrowing, state = Narrowing("auto"), initial("vllm")
+    late = ScrapeError(Failure.TIMEOUT, "late", 0.0)
+    assert not narrowing.postponed(late, 0.0)  # the first try tells that it can't be used
+    narrowing.probed(state, True, 0.0)
+    assert narrowing.postponed(late, 600.0)
+    assert not narrowing.postponed(late, 660.0)
+    assert not narrowing.postponed(ScrapeError(Failure.HTTP_STATUS, "404", 0.0), 660.0)
+
+
+def test_a_server_that_fails_whole_as_narrowed_does_not_end_narrowing() -> None:
+    async def run() -> Watch:
+        vllm = VllmLike(pages(HEALTHY))
+        async with watching(vllm) as watch:
+            await watch.run(10)
+            vllm.down = True
+            await watch.run(1.5)
+            vllm.down = False
+            await watch.run(10)
+            return watch
+
+    watch = asyncio.run(run())
+    assert watch.state.outcomes["connection"] >= 1
+    assert kinds(watch).endswith("nnnn")
+    assert [line["narrowed"] for line in watch.lines if "narrowed" in line] == [True]
+
+
 def test_a_server_that_loses_a_single_series_in_the_narrowed_answer_is_scraped_whole() -> None:
     page = pages(HEALTHY)[0]
 
     async def handler(asked: Asked, writer: asyncio.StreamWriter) -> None:
-        answer = narrowed(page, asked.names) if asked.names else page
-        if asked.names:
-            lines = answer.splitlines(keepends=True)
-            lines.remove(next(line for line in lines if b'finished_reason="abort"' in line))
-            answer = b"".join(lines)
-        await send(writer, answer)
+        await send(writer, less(narrowed(page, asked.names)) if asked.names else page)
 
     assert kinds(watched(handler, 20)) == "Wn" + "W" * 19
 
