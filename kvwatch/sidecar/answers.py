@@ -1,7 +1,6 @@
 """What the HTTP interface answers with, as its OpenAPI description says it.
 
-The words are those of `kvwatch.core.report`; what that adds goes through. Names that end in ``_seconds`` are
-seconds, ``at`` is unix time; a number that is unknown is null, never zero.
+The words are those of `kvwatch.core.report`; what that adds goes through.
 """
 
 from __future__ import annotations
@@ -9,6 +8,24 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+
+DESCRIPTION = """\
+kvwatch scrapes vLLM servers, tells when their KV cache is in trouble, and says why and what to do.
+
+* `/api/v1/findings` is where to begin: what is wrong now, most urgent first, each with evidence, causes and actions.
+* `/api/v1/state` is everything that is known now; `/api/v1/events` is what happened lately; `/api/v1/history` is
+  the last minutes as numbers, one a scrape.
+* `/metrics` is for Prometheus.
+
+All is read-only. Names that end in `_seconds` are time spans in seconds; `at` and names that end in `_at` are unix
+time in seconds. A number that is not known is null or absent, with the reason beside it, and never zero: of a server
+that does not answer, or an engine that is not on its newest page, no number is told at all. Further fields may be
+added; those that are there stay.
+
+Every error is JSON with one message, `{"error": "..."}`. If kvwatch has an API token, send it as
+`Authorization: Bearer TOKEN`, or by HTTP Basic as the password of any user; `/healthz` and `/readyz` need none.
+"""
+"""Of the whole interface, for who uses it (Markdown)."""
 
 
 class _Open(BaseModel):
@@ -48,7 +65,10 @@ class Event(Identity):
     """Something that happened once."""
 
     at: float
-    event: str = Field(description="restart, engine_appeared or engine_vanished")
+    event: str = Field(
+        description="restart (vLLM is a new process), engine_appeared, engine_vanished, or several_servers (they"
+        " answer in turn behind one address, so that no increase can be told: give each its own target)"
+    )
     detail: dict[str, Any]
 
 
@@ -63,18 +83,30 @@ class Transition(Identity):
     evidence: dict[str, Any]
 
 
+class Lifecycle(_Open):
+    """Where a symptom is; a `reason` says why it can't be told, while it can't."""
+
+    state: str = Field(description="inactive, pending, firing or unknown")
+    since_at: float | None = Field(description="unix seconds since when; null before the first judgement")
+    evidence: dict[str, Any] = Field(description="the numbers that were judged last")
+
+
 class Engine(Identity):
-    """One engine: signals under kvwatch's names, what is missing and why, derived numbers."""
+    """One engine: signals under kvwatch's names, what is missing and why, derived numbers.
+
+    They are those of now: of an engine that is not scraped at present there are none, and the reasons say for
+    how long it has not been.
+    """
 
     generation: str = Field(description="v0 or v1")
-    signals: dict[str, float | None]
+    signals: dict[str, float | None] = Field(description="empty while the engine is not scraped")
     missing: dict[str, str] = Field(description="reason by signal")
-    derived: dict[str, float | None]
+    derived: dict[str, float | None] = Field(description="null where unknown")
     unknown: dict[str, str] = Field(description="reason by derived number")
-    config: dict[str, Any]
+    config: dict[str, Any] = Field(description="what vLLM last said of its cache")
     regime: str
     regime_seconds: dict[str, float]
-    symptoms: dict[str, dict[str, Any]]
+    symptoms: dict[str, Lifecycle]
 
 
 class Polling(BaseModel):
@@ -99,9 +131,11 @@ class Target(_Open):
     restarts: int
     polling: Polling
     unknown_families: list[str] = Field(description="vLLM's metric families that kvwatch has never heard of")
-    server: dict[str, float | None]
+    server: dict[str, float | None] = Field(
+        description="signals of the whole server; empty while it is not scraped"
+    )
     engines: list[Engine]
-    symptoms: dict[str, dict[str, Any]]
+    symptoms: dict[str, Lifecycle]
     findings: list[Finding]
     events: list[Event]
 

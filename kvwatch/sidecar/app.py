@@ -28,7 +28,7 @@ def build(store: Store, registry: CollectorRegistry, clock: Clock, *, token: str
     app = FastAPI(
         title="kvwatch",
         version=__version__,
-        description=answers.__doc__ or "",
+        description=answers.DESCRIPTION,
         docs_url=None,  # their pages load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
@@ -93,14 +93,26 @@ def _add_api(app: FastAPI, store: Store, clock: Clock) -> None:
         "/api/v1/history", response_model=answers.HistoryAnswer, responses={404: {"model": answers.Failed}}
     )
     async def history(
-        target: str | None = None,
-        model_name: str | None = None,
-        engine: str | None = None,
+        target: Annotated[
+            str | None, Query(description="only this target, by its name in the settings; default: all")
+        ] = None,
+        model_name: Annotated[
+            str | None, Query(description="only engines of this model, as vLLM names it; default: all")
+        ] = None,
+        engine: Annotated[
+            str | None, Query(description="only engines of this index, as vLLM numbers them; default: all")
+        ] = None,
         seconds: Annotated[
-            float, Query(gt=0, le=_MOST_SECONDS, description="how far back, at most what is kept")
+            float,
+            Query(
+                gt=0, le=_MOST_SECONDS, description="how far back, in seconds; at most what is kept (history)"
+            ),
         ] = 600.0,
     ) -> dict[str, Any]:
-        """The samples of the last seconds at full resolution, of all engines or those asked for."""
+        """The samples of the last seconds at full resolution, of all engines or those asked for.
+
+        A name that fits nothing is answered with 404 and the names that there are.
+        """
         try:
             return views.history(
                 store, clock, seconds=seconds, target=target, model_name=model_name, engine=engine

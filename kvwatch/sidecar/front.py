@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hmac
 from typing import TYPE_CHECKING
 
@@ -19,12 +21,16 @@ _HEADERS = (
 )
 
 
+_CHALLENGES = ('Basic realm="kvwatch", charset="UTF-8"', "Bearer")
+"""Basic is what a browser asks its user for; programs send the token as a bearer's."""
+
+
 class Front:
     """ASGI middleware. `token` None lets everyone in."""
 
     def __init__(self, app: ASGIApp, token: str | None = None) -> None:
         self._app = app
-        self._expected = None if token is None else f"Bearer {token}".encode()
+        self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -37,25 +43,41 @@ class Front:
             await send(message)
 
         if scope["path"] not in OPEN_PATHS and not self._may_ask(scope):
-            answer = JSONResponse(
-                {"error": "a bearer token is needed: send the header 'Authorization: Bearer TOKEN'"},
-                status_code=401,
-                headers={"WWW-Authenticate": "Bearer"},
-            )
-            await answer(scope, receive, sending)
+            await _refusal()(scope, receive, sending)
             return
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # the server leaves the body out
         await self._app(scope, receive, sending)
 
     def _may_ask(self, scope: Scope) -> bool:
-        if self._expected is None:
+        if self._token is None:
             return True
         given = [value for name, value in scope["headers"] if name == b"authorization"]
-        return len(given) == 1 and hmac.compare_digest(_normal(given[0]), self._expected)
+        return len(given) == 1 and hmac.compare_digest(_token_in(given[0]), self._token)
 
 
-def _normal(header: bytes) -> bytes:
-    """The header with the scheme, which has no case, as we write it."""
+def _refusal() -> JSONResponse:
+    answer = JSONResponse(
+        {
+            "error": "a token is needed: send the header 'Authorization: Bearer TOKEN',"
+            " or in a browser give it as the password, with any user name"
+        },
+        status_code=401,
+    )
+    for challenge in _CHALLENGES:
+        answer.headers.append("WWW-Authenticate", challenge)
+    return answer
+
+
+def _token_in(header: bytes) -> bytes:
+    """The token in an Authorization header: a bearer's, or the password of Basic; empty if there is none."""
     scheme, _, rest = header.partition(b" ")
-    return b"Bearer " + rest.strip() if scheme.lower() == b"bearer" else header
+    rest = rest.strip()
+    if scheme.lower() == b"bearer":
+        return rest
+    if scheme.lower() != b"basic":
+        return b""
+    try:
+        return base64.b64decode(rest, validate=True).partition(b":")[2]
+    except binascii.Error:
+        return b""

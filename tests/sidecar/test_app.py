@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
+import hmac
+import inspect
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from html.parser import HTMLParser
@@ -22,9 +26,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.registry import Collector
 
 from kvwatch import __version__
+from kvwatch.core import pipeline
 from kvwatch.core.outcome import Failure, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance
 from kvwatch.core.state import State, Transition, initial
+from kvwatch.sidecar import answers
 from kvwatch.sidecar.app import build
 from kvwatch.sidecar.collector import StateCollector, registry_of
 from kvwatch.sidecar.rendering import Renderer
@@ -362,6 +368,26 @@ def test_the_api_is_described() -> None:
         assert "$ref" in operation["responses"]["200"]["content"]["application/json"]["schema"]
 
 
+def test_the_description_is_for_users_and_says_what_every_parameter_is() -> None:
+    told = data(app_of(before_the_first_scrape()), "/openapi.json")
+    words = told["info"]["description"]
+    assert all(f"`{path}`" in words for path in (*JSON_ROUTES[:4], "/metrics"))
+    assert "kvwatch.core" not in words
+    parameters = told["paths"]["/api/v1/history"]["get"]["parameters"]
+    assert [one["name"] for one in parameters] == ["target", "model_name", "engine", "seconds"]
+    assert all(one["description"] for one in parameters)
+    life = told["components"]["schemas"]["Lifecycle"]["properties"]
+    assert "unix seconds" in life["since_at"]["description"]
+    assert "since" not in life
+
+
+def test_every_kind_of_event_is_described() -> None:
+    kinds = re.findall(r'Event\(\s*now, scrape\.wall, "(\w+)"', inspect.getsource(pipeline))
+    assert len(kinds) >= 4
+    description = answers.Event.model_fields["event"].description or ""
+    assert all(kind in description for kind in kinds)
+
+
 def test_every_answer_tells_browsers_to_keep_their_guesses_to_themselves() -> None:
     app = app_of(before_the_first_scrape())
     for path in ROUTES:
@@ -382,14 +408,62 @@ def test_with_a_token_only_the_probes_are_open(path: str) -> None:
     assert ask(app, path, authorization=f"bearer  {TOKEN} ").status_code == 200
 
 
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+@pytest.mark.parametrize("user", ["", "anyone", "prometheus", "ü"])
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_browser_gives_the_token_as_its_users_password(path: str, user: str) -> None:
+    app = app_of(before_the_first_scrape(), TOKEN)
+    assert ask(app, path, authorization=basic(user, TOKEN)).status_code == 200
+    assert ask(app, path, authorization=basic(user, TOKEN).replace("Basic", "basic ")).status_code == 200
+
+
+def test_a_token_may_hold_colons_and_letters_of_all_kinds() -> None:
+    app = app_of(before_the_first_scrape(), "a:b:ü")
+    assert ask(app, "/", authorization=basic("me", "a:b:ü")).status_code == 200
+    assert ask(app, "/", authorization=basic("me", "b:ü")).status_code == 401
+
+
+def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(given: bytes, expected: bytes) -> bool:
+        compared.append((given, expected))
+        return False
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    app = app_of(before_the_first_scrape(), TOKEN)
+    for given in (basic("me", "x"), "Bearer x"):
+        assert ask(app, "/", authorization=given).status_code == 401
+    assert compared == [(b"x", TOKEN.encode())] * 2
+
+
 @pytest.mark.parametrize(
-    "given", [TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer", "Bearer ", ""]
+    "given",
+    [
+        TOKEN,
+        f"Basic {TOKEN}",
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        "Bearer",
+        "Bearer ",
+        "",
+        "Basic",
+        "Basic %%%",
+        "Basic w",
+        basic(TOKEN, ""),
+        basic("me", TOKEN + "x"),
+        basic("me", ""),
+        "Basic " + base64.b64encode(TOKEN.encode()).decode(),
+    ],
 )
 def test_another_token_is_none(given: str) -> None:
     answer = ask(app_of(before_the_first_scrape(), TOKEN), "/metrics", authorization=given)
     assert answer.status_code == 401
-    assert answer.headers["www-authenticate"] == "Bearer"
-    assert "bearer token" in answer.json()["error"]
+    assert answer.headers.get_list("www-authenticate") == ['Basic realm="kvwatch", charset="UTF-8"', "Bearer"]
+    assert "Authorization: Bearer TOKEN" in answer.json()["error"]
     assert TOKEN not in answer.text
 
 
