@@ -47,9 +47,8 @@ USER 65532:65532
 WORKDIR /
 EXPOSE 9477
 
-# Asks no proxy, and takes the port from where kvwatch takes it.
-HEALTHCHECK --interval=15s --timeout=3s --start-period=5s --retries=3 \
-  CMD ["python", "-c", "import http.client, os, sys; p = os.environ.get('KVWATCH_PORT', ''); c = http.client.HTTPConnection('127.0.0.1', int(p) if p.isdigit() else 9477, timeout=2); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
+# Asks where KVWATCH_HOST, KVWATCH_PORT, KVWATCH_TLS_CERT or the file of KVWATCH_CONFIG say; flags of `kvwatch run` it can't see.
+HEALTHCHECK --interval=15s --timeout=5s --start-period=5s --retries=3 CMD ["python", "-m", "kvwatch.healthcheck"]
 
 ENTRYPOINT ["kvwatch"]
 CMD ["run"]

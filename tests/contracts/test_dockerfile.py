@@ -4,8 +4,11 @@ import json
 import re
 import shlex
 import socket
+import ssl
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -13,6 +16,7 @@ from threading import Thread
 
 import pytest
 
+from kvwatch import healthcheck
 from kvwatch.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,23 +140,29 @@ def test_only_what_the_build_needs_is_sent_to_the_engine() -> None:
 
 def health_check(final: Stage) -> list[str]:
     options, _, command = final.one("HEALTHCHECK").partition("CMD ")
-    assert "--timeout=" in options
+    limit = re.search(r"--timeout=(\d+)s", options)
+    assert limit
+    assert float(limit[1]) >= healthcheck.TIMEOUT_S + 1, (
+        "what takes too long should be told by kvwatch itself"
+    )
     words = json.loads(command)
-    assert words[:2] == ["python", "-c"]
-    assert all(isinstance(word, str) for word in words)
-    return list(words)
+    assert words == ["python", "-m", "kvwatch.healthcheck"]
+    return [sys.executable, *words[1:]]
 
 
-def test_the_health_check_is_python_that_asks_the_default_port(final: Stage, port: int) -> None:
-    code = health_check(final)[2]
-    compile(code, "HEALTHCHECK", "exec")
-    assert f"os.environ.get('KVWATCH_PORT') or {port}" in code
-    assert "'127.0.0.1'" in code
-    assert "'/healthz'" in code
+def checked(final: Stage, **environment: str) -> tuple[int, str]:
+    """Exit code and output of the image's health check, with nothing in its environment but this."""
+    command = health_check(final)
+    done = subprocess.run(command, env=environment, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+    return done.returncode, done.stdout.strip()
 
 
-@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1)])
-def test_the_health_check_tells_well_from_ill(final: Stage, status: int, code: int) -> None:
+@contextmanager
+def answering(status: int, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> Iterator[int]:
+    """A server that answers ``/healthz`` so; its port."""
+
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status if self.path == "/healthz" else 404)
@@ -161,20 +171,103 @@ def test_the_health_check_tells_well_from_ill(final: Stage, status: int, code: i
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
             """Say nothing."""
 
-    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+    class Server(HTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    with Server((host, 0), Answer) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = Thread(target=server.serve_forever)
         thread.start()
-        environment = {"KVWATCH_PORT": str(server.server_port), "http_proxy": "http://127.0.0.1:1"}
-        done = subprocess.run([sys.executable, *health_check(final)[1:]], env=environment, check=False)
-        server.shutdown()
-        thread.join()
-    assert done.returncode == code
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (404, 1), (503, 1)])
+def test_the_health_check_tells_well_from_ill_and_asks_no_proxy(final: Stage, status: int, code: int) -> None:
+    with answering(status) as port:
+        told = checked(final, KVWATCH_PORT=str(port), http_proxy="http://127.0.0.1:1")
+    where = f"http://127.0.0.1:{port}/healthz"
+    assert told == (code, f"{where} is well" if code == 0 else f"{where} answers with HTTP status {status}")
+
+
+def test_the_health_check_takes_the_port_from_the_settings_file(final: Stage, tmp_path: Path) -> None:
+    config = tmp_path / "kvwatch.toml"
+    with answering(200) as port:
+        config.write_text(f"port = {port}\n")
+        assert checked(final, KVWATCH_CONFIG=str(config))[0] == 0
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", pytest.param("::1", marks=IPV6)])
+def test_the_health_check_asks_where_kvwatch_listens(final: Stage, host: str) -> None:
+    with answering(200, host=host) as port:
+        assert checked(final, KVWATCH_HOST=host, KVWATCH_PORT=str(port))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("everywhere", "loopback"),
+    [("0.0.0.0", "127.0.0.1"), pytest.param("::", "::1", marks=IPV6)],  # noqa: S104
+)
+def test_the_health_check_asks_loopback_of_who_listens_everywhere(
+    final: Stage, everywhere: str, loopback: str
+) -> None:
+    with answering(200, host=loopback) as port:
+        assert checked(final, KVWATCH_HOST=everywhere, KVWATCH_PORT=str(port))[0] == 0
+
+
+def test_the_health_check_speaks_tls_where_kvwatch_does(final: Stage, tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    names = ["-subj", "/CN=kvwatch.example", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run([*make, *names], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    told = {"KVWATCH_TLS_CERT": str(cert), "KVWATCH_TLS_KEY": str(key)}
+    with answering(200, context) as port:
+        code, line = checked(final, KVWATCH_PORT=str(port), **told)
+    assert (code, line) == (0, f"https://127.0.0.1:{port}/healthz is well")
+
+
+def test_the_health_check_bears_what_kubernetes_sets_for_a_service(final: Stage, port: int) -> None:
+    code, line = checked(final, KVWATCH_PORT="tcp://10.0.0.1:1234")
+    assert f"http://127.0.0.1:{port}/healthz" in line
+    assert code == (0 if "is well" in line else 1)
 
 
 def test_the_health_check_fails_where_nobody_listens(final: Stage) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, never listening
-        environment = {"KVWATCH_PORT": str(taken.getsockname()[1])}
-        command = [sys.executable, *health_check(final)[1:]]
-        done = subprocess.run(command, env=environment, check=False, stderr=subprocess.DEVNULL)
-    assert done.returncode != 0
+        code, line = checked(final, KVWATCH_PORT=str(taken.getsockname()[1]))
+    assert code == 1
+    assert "does not answer: " in line
+    assert "refused" in line
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({"KVWATCH_PORT": "0"}, "port 0"),
+        ({"KVWATCH_PORT": "many"}, "the settings can't be used: KVWATCH_PORT"),
+    ],
+)
+def test_the_health_check_says_why_it_can_not_ask(
+    final: Stage, environment: dict[str, str], why: str
+) -> None:
+    code, line = checked(final, **environment)
+    assert code == 1
+    assert why in line
