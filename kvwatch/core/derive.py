@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 from kvwatch.core.policy import Policy
 from kvwatch.core.signals import CORE
@@ -74,6 +75,9 @@ class _Book:
             self.values[name] = value
 
     def close(self) -> Derived:
+        for name in [name for name, value in self.values.items() if not isfinite(value)]:
+            del self.values[name]
+            self.unknown[name] = "the counters behind it are beyond what a number holds"
         return Derived(self.values, self.unknown, self.untrusted, frozenset(self.at_least))
 
 

@@ -119,9 +119,11 @@ def answered_engine(
     }
     usage, running, waiting = _gauges(snapshot)
     deferred = snapshot.part("requests_waiting_by_reason", "deferred") or 0.0
-    progress_at, prompt_at = _progress(engine, raw, usage, now, gap=gap)
-    busy = (running or 0.0) > 0 or (waiting or 0.0) > 0
-    busy_since = None if not busy else now if gap or engine.busy_since is None else engine.busy_since
+    progress_at, prompt_at = _progress(engine, raw, usage, now)
+    asleep = snapshot.part("engine_sleep_state", "awake") == 0.0
+    busy = not asleep and ((running or 0.0) > 0 or (waiting or 0.0) > 0)
+    began = engine.busy_since is None or (gap and progress_at == now)  # nobody saw what was between
+    busy_since = None if not busy else now if began else engine.busy_since
     wanted = demand(usage, running, waiting)
     recent = engine.windows.samples.since(now - state.limits["regime.plateau"])
     at = Instant(
@@ -130,7 +132,8 @@ def answered_engine(
         waiting=waiting,
         deferred=deferred,
         demand=wanted,
-        asleep=snapshot.part("engine_sleep_state", "awake") == 0.0,
+        asleep=asleep,
+        cold=snapshot.number("generation_tokens_total") == 0.0,
         since_progress=None if progress_at is None else now - progress_at,
         since_prompt=None if prompt_at is None else now - prompt_at,
         busy_for=0.0 if busy_since is None else now - busy_since,
@@ -188,22 +191,25 @@ def _gauges(snapshot: Snapshot) -> tuple[float | None, float | None, float | Non
 
 
 def _progress(
-    engine: EngineState, raw: Mapping[str, float], usage: float | None, now: float, *, gap: bool
+    engine: EngineState, raw: Mapping[str, float], usage: float | None, now: float
 ) -> tuple[float | None, float | None]:
-    """When the engine, and when a prompt, was last seen to move."""
+    """When the engine, and when a prompt, was last seen to move; None where no counter is there to tell.
+
+    What has not moved across a gap has not moved.
+    """
 
     def moved(name: str) -> bool:
         return name in raw and (name not in engine.climbs or engine.climbs[name].raw != raw[name])
 
-    progress_at, prompt_at = engine.progress_at, engine.prompt_at
     last = engine.windows.samples.last
     usage_moved = last is not None and usage is not None and usage != last.usage
-    if any(name in raw for name in _PROGRESS) and (
-        gap or usage_moved or any(moved(name) for name in _PROGRESS)
-    ):
-        progress_at = now
-    if "prompt_tokens_total" in raw and (gap or moved("prompt_tokens_total")):
-        prompt_at = now
+    progress_at = prompt_at = None
+    if any(name in raw for name in _PROGRESS):
+        any_moved = usage_moved or any(moved(name) for name in _PROGRESS)
+        progress_at = now if any_moved or engine.progress_at is None else engine.progress_at
+    if "prompt_tokens_total" in raw:
+        prompt_moved = moved("prompt_tokens_total") or engine.prompt_at is None
+        prompt_at = now if prompt_moved else engine.prompt_at
     return progress_at, prompt_at
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import exp
 
 from kvwatch.core.accounting import accounted
 from kvwatch.core.engine import answered_engine, completed, emptied, fresh, in_regime, raw_counters
@@ -17,11 +18,13 @@ from kvwatch.core.normalise import Page
 from kvwatch.core.outcome import REACHABLE, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.core.regimes import Regime
 from kvwatch.core.snapshot import EngineKey, Snapshot
-from kvwatch.core.state import EngineState, Event, LastScrape, State, Transition
+from kvwatch.core.state import FAILING_MEMORY_S, EngineState, Event, LastScrape, State, Transition
 from kvwatch.core.symptoms import Restart
 
 _FELL_TOGETHER = 2
 """So many counters falling at once are a restart; one alone is a reset of that one."""
+MAX_ENGINES = 256
+"""Engines of one target that are kept, those on the page and those that left it."""
 _STARTS_IN_S = 20.0
 """No vLLM is up again this soon after it was: another process so soon is another server behind one address."""
 _SAID_AGAIN_S = 600.0
@@ -55,9 +58,12 @@ def advance(state: State, outcome: Outcome, now: float) -> tuple[State, tuple[Tr
     elif error is not None:
         state = _failed(state, error, now)
     state = accounted(before, state, now, outcome.interval_s)
+    elapsed = 0.0 if before.now is None else now - before.now
     state = replace(
         state,
         now=now,
+        failing_share=_share(before.failing_share, state.up is False, elapsed),
+        last_error=error or before.last_error,
         wall=outcome.wall,
         last=LastScrape(
             duration_s=outcome.duration_s,
@@ -70,6 +76,11 @@ def advance(state: State, outcome: Outcome, now: float) -> tuple[State, tuple[Tr
     )
     state = judged(state, now)
     return counted(before, state, now)
+
+
+def _share(before: float, failing: bool, elapsed: float) -> float:
+    """The share of failing time after `elapsed` more seconds, of which the newest outcome tells."""
+    return before + (1.0 - exp(-elapsed / FAILING_MEMORY_S)) * (float(failing) - before)
 
 
 # -- a page that could be read ----------------------------------------------------------------------------------
@@ -113,6 +124,10 @@ def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
             del engines[key]
         else:
             engines[key] = in_regime(emptied(engines[key]), Regime.UNKNOWN, now)
+    for key in sorted(set(engines) - set(page.engines), key=lambda gone: engines[gone].seen_at):
+        if len(engines) <= MAX_ENGINES:
+            break
+        del engines[key]
     server = page.server if not (partial and state.server) else completed(page.server, state.server)
     return replace(
         state,
@@ -137,10 +152,14 @@ def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
 
 
 def _fallen(engine: EngineState, snapshot: Snapshot) -> int:
-    return sum(
-        1
-        for name, raw in raw_counters(snapshot).items()
-        if name in engine.climbs and engine.climbs[name].fell(raw)
+    """How many signals' counters are lower than they were; parts of one signal count once."""
+    raw = raw_counters(snapshot)
+    return len(
+        {
+            name.partition("/")[0]
+            for name, value in raw.items()
+            if name in engine.climbs and engine.climbs[name].fell(value)
+        }
     )
 
 

@@ -6,7 +6,7 @@ what held the requests back.
 What tells the cache from the slots
     A long queue of itself makes the demand ratio large, whatever it waits for: twenty running at 0.32 with two
     hundred waiting for prefill "demand" 3.5 caches. So waiting for the cache takes both: more wanted than
-    fits (demand), and a cache that was full within the last seconds (`cache_short`). Usage alone can't tell
+    fits (demand), and a cache that was short within the last seconds (`cache_short`). Usage alone can't tell
     either: on a real saturated server it swings between 0.65 and 1.0, because each preemption frees a whole
     request; hence the short memory.
 """
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvwatch.core.window import Sample
+from kvwatch.core.window import Sample, increase, rate
 
 
 class Regime(StrEnum):
@@ -49,6 +49,10 @@ MEANING: Mapping[Regime, str] = {
 }
 
 
+#: Fewer samples than this within the memory: the newest of all count instead.
+_FEW = 3
+#: Prompt tokens per generated one from which an engine does little but prefill.
+_PROMPTS_DOMINATE = 20
 #: A plateau is not told from fewer samples with a queue.
 _ENOUGH_QUEUED = 4
 
@@ -58,8 +62,9 @@ class Instant:
     """What the regime of one sample is told from. None is unknown.
 
     `since_progress` and `since_prompt` are seconds since any progress, and since prompt tokens last moved.
-    `busy_for` is how long something has been in the engine without a break. `ceiling` is a stated
-    --max-num-seqs. `long_prompt` is the share of the cache that a long recent prompt takes.
+    `busy_for` is how long something has been in the engine without a break. `cold`: nothing was generated since
+    it started. `ceiling` is a stated --max-num-seqs. `long_prompt` is the share of the cache that a long recent
+    prompt takes.
     """
 
     usage: float | None
@@ -68,6 +73,7 @@ class Instant:
     deferred: float
     demand: float | None
     asleep: bool
+    cold: bool
     since_progress: float | None
     since_prompt: float | None
     busy_for: float
@@ -90,9 +96,7 @@ def regime_of(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float]
     if _waits_for_cache(at, at.usage, recent, limits, now):
         return Regime.KV_LIMITED
     if at.since_progress is not None and at.since_progress > limits["regime.progress_memory"]:
-        return (
-            Regime.UNKNOWN
-        )  # not yet stalled, but nothing shows that slots or prefill are what it waits for
+        return Regime.UNKNOWN  # not yet stalled, and nothing shows what it waits for
     if _at_ceiling(at.running, at.ceiling, recent, limits, now):
         return Regime.SEQUENCE_LIMITED
     if at.since_prompt is not None and at.since_prompt <= limits["regime.prefill_memory"]:
@@ -101,32 +105,40 @@ def regime_of(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float]
 
 
 def _stalled(at: Instant, limits: Mapping[str, float]) -> bool:
-    after = limits["regime.stalled_after"]
+    after = limits["regime.cold_stalled_after" if at.cold else "regime.stalled_after"]
     return at.since_progress is not None and at.since_progress >= after and at.busy_for >= after
 
 
 def _waits_for_cache(
     at: Instant, usage: float, recent: Sequence[Sample], limits: Mapping[str, float], now: float
 ) -> bool:
-    no_room = at.long_prompt is not None and 1 - usage < at.long_prompt
-    if no_room and (at.since_prompt is None or at.since_prompt >= limits["regime.short_memory"]):
-        return True  # what is free holds less than a long prompt, and nothing is admitted
-    if at.demand is None or at.demand < limits["regime.demand"]:
-        return False
-    return cache_short(usage, recent, limits, now)
-
-
-def cache_short(usage: float, recent: Sequence[Sample], limits: Mapping[str, float], now: float) -> bool:
-    """Whether the cache is full, or was within the last `regime.short_memory` seconds."""
-    start, mark = now - limits["regime.short_memory"], limits["regime.full_usage"]
-    if usage >= mark:
-        return True
-    for row in reversed(recent):
-        if row.t < start:
-            return False
-        if row.usage is not None and row.usage >= mark:
+    more_than_fits = at.demand is not None and at.demand >= limits["regime.demand"]
+    if at.long_prompt is not None and 1 - usage < at.long_prompt:  # what is free holds no long prompt
+        idle_prefill = at.since_prompt is not None and at.since_prompt >= limits["regime.short_memory"]
+        if more_than_fits or idle_prefill:
             return True
-    return False
+    return more_than_fits and cache_short(usage, at.running or 0.0, recent, limits, now)
+
+
+def cache_short(
+    usage: float, running: float, recent: Sequence[Sample], limits: Mapping[str, float], now: float
+) -> bool:
+    """Whether the cache is short, or was within the last `regime.short_memory` seconds (three samples, if those
+    are further apart): full, without room for one more request of the mean footprint, or preempting."""
+    start = now - limits["regime.short_memory"]
+    lately = [row for row in recent if row.t >= start]
+    if len(lately) < _FEW:
+        lately = list(recent[-_FEW:])
+    moments = [(usage, running), *((row.usage, row.running) for row in lately)]
+    if any(_no_room(used, of, limits["regime.full_usage"]) for used, of in moments):
+        return True
+    return bool(increase(lately, "preemptions_total"))
+
+
+def _no_room(usage: float | None, running: float | None, mark: float) -> bool:
+    if usage is None:
+        return False
+    return usage >= mark or bool(running and usage * (running + 1) / running >= mark)
 
 
 def _at_ceiling(
@@ -148,9 +160,18 @@ def _at_ceiling(
         return max(lately) >= _near(ceiling)
     top = max([now_running, *(row.running for row in recent if row.running is not None)])
     queued = [row.running for row in recent if row.running is not None and row.waiting]
-    if top <= 0 or len(queued) < _ENOUGH_QUEUED or max(lately) < _near(top):
+    if top <= 0 or len(queued) < _ENOUGH_QUEUED or max(lately) < _near(top) or _prefills_only(recent, top):
         return False
     return sum(running >= _near(top) for running in queued) >= limits["regime.plateau_share"] * len(queued)
+
+
+def _prefills_only(recent: Sequence[Sample], running: float) -> bool:
+    """Next to nothing is generated for the prompts that come in: a flat number of running requests is then what
+    prefill keeps up with, no ceiling."""
+    generated, prompts = rate(recent, "generation_tokens_total"), rate(recent, "prompt_tokens_total")
+    if generated is None or prompts is None:
+        return False
+    return generated < running and prompts > _PROMPTS_DOMINATE * generated
 
 
 def _near(ceiling: float) -> float:

@@ -16,6 +16,8 @@ from kvwatch.core.symptoms import Evidence, Restart, limits_of
 from kvwatch.core.thresholds import Limits
 from kvwatch.core.window import Climb, Windows
 
+#: Time constant of the share of failing time, seconds.
+FAILING_MEMORY_S = 60.0
 #: Usage marks above which seconds are counted.
 USAGE_MARKS = (0.9, 0.95, 0.99)
 #: Upper bounds of the histogram of sampled usage.
@@ -115,6 +117,9 @@ class State:
     up: bool | None = None
     error: ScrapeError | None = None
     failing_since: float | None = None
+    failing_share: float = 0.0
+    """Share of lately's time in which scrapes failed, exponentially weighted (`FAILING_MEMORY_S`)."""
+    last_error: ScrapeError | None = None
     good_at: float | None = None
     full_at: float | None = None
     outcomes: Mapping[str, int] = field(default_factory=dict)

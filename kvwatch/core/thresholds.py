@@ -82,6 +82,14 @@ REGIME_THRESHOLDS: tuple[Threshold, ...] = (
         help="No counter and no usage moves for this long with requests in the engine: it is stalled.",
     ),
     Threshold(
+        "regime.cold_stalled_after",
+        300,
+        "seconds",
+        low=1,
+        help="The same until the engine has generated its first token: the first request compiles and warms up,"
+        " 89 s in a public report.",
+    ),
+    Threshold(
         "regime.prefill_memory",
         30,
         "seconds",

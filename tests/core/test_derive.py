@@ -108,11 +108,11 @@ def test_no_usage_alone_brings_the_score_over_half(seen: list[tuple[float, int, 
 def test_a_queue_that_the_cache_does_not_cause_never_raises_the_score(
     seen: list[tuple[float, int, int]],
 ) -> None:
-    """While the cache is never full, a queue changes nothing, however long it is."""
+    """While the cache always has room for one more request, a queue changes nothing, however long it is."""
     alone, queued = Watch(), Watch()
     server = Server(prompt_tokens=5)
     for usage, running, waiting in seen:
-        server.usage, server.running, server.waiting = usage * 0.94, running, 0
+        server.usage, server.running, server.waiting = usage * 0.94 * running / (running + 1), running, 0
         server.generation_tokens += 10
         alone.see(server)
         server.waiting = waiting

@@ -506,3 +506,90 @@ def test_ten_thousand_pages_without_an_exception() -> None:
             assert all(number >= 0 for number in engine.derived.values.values())
         if i % 50 == 0:
             report.clean(report.target(state))
+
+
+# -- what is not there, and what comes seldom ------------------------------------------------------------------
+
+
+def test_counters_that_vanish_do_not_stand_still() -> None:
+    """Without a counter of progress nobody can say that an engine is stalled."""
+    watch, server = Watch(), Server(usage=0.5, running=4, waiting=2)
+    for i in range(40):
+        server.usage = 0.5 + i % 2 / 100
+        server.finish(1)
+        watch.see(server)
+    gone = ("generation_tokens", "prompt_tokens", "iteration_tokens", "request_success")
+    for i in range(60):
+        server.usage = 0.5 + i % 2 / 100
+        page = "".join(
+            line for line in server.page.splitlines(keepends=True) if not any(name in line for name in gone)
+        )
+        watch.outcome(Scrape(page.encode(), WALL))
+    assert watch.regime is not Regime.STALLED
+    assert watch.derived("last_progress_age_seconds") is None
+
+
+def test_what_has_not_moved_across_a_gap_has_not_moved() -> None:
+    """A hung engine that is seldom seen is stalled all the same, and its age of progress goes on."""
+    watch, server = Watch(), Server(usage=0.99, running=4, waiting=50)
+    server.finish(5)
+    watch.see(server)
+    for _ in range(12):
+        for _ in range(4):
+            watch.fail(Failure.TIMEOUT, after=3)
+        watch.see(server, after=3)
+    assert watch.regime is Regime.STALLED
+    assert (watch.derived("last_progress_age_seconds") or 0) > 150
+
+
+def test_a_server_that_hardly_ever_answers_is_down() -> None:
+    """One answer in twenty is no service: the symptom fires though every streak of failures is short."""
+    watch, server = Watch(), Server(running=1)
+    for i in range(600):
+        if i % 20 == 0:
+            server.finish(1)
+            watch.see(server)
+        else:
+            watch.fail(Failure.TIMEOUT)
+    assert watch.stage("target_down") is Stage.FIRING
+    for _ in range(120):
+        server.finish(1)
+        watch.see(server)
+    assert watch.stage("target_down") is Stage.INACTIVE
+
+
+def test_one_histogram_that_begins_anew_is_no_restart() -> None:
+    """Its count and its sum fall together: still one signal."""
+    watch, server = Watch(), Server(started=None)
+    server.finish(50)
+    watch.see(server)
+    before = server.page
+    lines = [
+        line.rpartition(" ")[0] + " 0.0" if line.startswith("vllm:request_prompt_tokens_") else line
+        for line in before.splitlines()
+    ]
+    watch.outcome(Scrape(("\n".join(lines) + "\n").encode(), WALL))
+    assert watch.state.restarts == 0
+
+
+def test_waking_up_is_no_stall() -> None:
+    """Gauges frozen in sleep do not count against the engine that wakes up."""
+    watch, server = Watch(), Server(usage=0.5, running=2)
+    server.finish(1)
+    watch.see(server)
+    server.awake = 0
+    for _ in range(100):
+        watch.see(server)
+    server.awake = 1
+    for _ in range(20):
+        watch.see(server)
+    assert watch.regime is not Regime.STALLED
+
+
+def test_engines_are_bounded() -> None:
+    """Engines that come and go, as replicas behind a relay do, push each other out in the end."""
+    watch = Watch()
+    for i in range(40):
+        watch.see(*(Server(engine=str(10 * i + j)) for j in range(10)))
+    assert len(watch.state.engines) == 256
+    assert {str(n) for n in range(390, 400)} <= {key.engine for key in watch.state.engines}

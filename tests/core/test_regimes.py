@@ -25,6 +25,7 @@ CALM = Instant(
     deferred=0,
     demand=0.3,
     asleep=False,
+    cold=False,
     since_progress=0.5,
     since_prompt=0.5,
     busy_for=10,
@@ -94,8 +95,55 @@ def test_the_regime_of_an_instant(changes: dict[str, float | None], expected: Re
 def test_a_cache_that_was_full_a_moment_ago_is_still_short() -> None:
     """Usage dips when a request ends: within the short memory the queue still waits for the cache."""
     at = instant(usage=0.7, running=10, waiting=10)
-    assert regime(at, [row(NOW - 14, 10, 10, 0.96)]) is Regime.KV_LIMITED
-    assert regime(at, [row(NOW - 16, 10, 10, 0.96)]) is not Regime.KV_LIMITED
+    since = [row(NOW - seconds, 10, 10, 0.7) for seconds in (3, 2, 1)]
+    assert regime(at, [row(NOW - 14, 10, 10, 0.96), *since]) is Regime.KV_LIMITED
+    assert regime(at, [row(NOW - 16, 10, 10, 0.96), *since]) is not Regime.KV_LIMITED
+
+
+def test_a_slow_beat_remembers_three_samples() -> None:
+    """At a scrape every 15 s the memory is of samples: one dip does not end the shortage."""
+    at = instant(usage=0.7, running=10, waiting=10)
+    assert regime(at, [row(NOW - 30, 10, 10, 0.96), row(NOW - 15, 10, 10, 0.7)]) is Regime.KV_LIMITED
+
+
+def test_a_cache_without_room_for_one_more_is_short() -> None:
+    """Two requests of two fifths each: the third waits for the cache, though that is not full."""
+    assert regime(instant(usage=0.8, running=2, waiting=1)) is Regime.KV_LIMITED
+    assert regime(instant(usage=0.8, running=20, waiting=6)) is not Regime.KV_LIMITED
+
+
+def test_preempting_is_short() -> None:
+    """Requests lose their blocks: whatever the usage is at the moments one looks, the cache is short."""
+    at = instant(usage=0.8, running=20, waiting=20)
+    calm, preempted = row(NOW - 4, 20, 20, 0.8), row(NOW - 1, 20, 20, 0.8)
+    preempted = preempted._replace(climbs=(3.0, *preempted.climbs[1:]))
+    assert regime(at, [calm._replace(climbs=(1.0, *calm.climbs[1:])), calm, preempted]) is Regime.KV_LIMITED
+    assert regime(at, [calm, calm, row(NOW - 1, 20, 20, 0.8)]) is not Regime.KV_LIMITED
+
+
+def test_what_prefill_keeps_up_with_is_no_ceiling() -> None:
+    """Flat running with next to nothing generated for many prompt tokens: prefill holds the queue back."""
+    tokens = {"prompt": 2, "generated": 3}
+
+    def climbing(prompt: float, generated: float) -> list[Sample]:
+        rows = queue(20)
+        for i, one in enumerate(rows):
+            climbs = list(one.climbs)
+            climbs[tokens["prompt"]], climbs[tokens["generated"]] = prompt * i, generated * i
+            rows[i] = one._replace(climbs=tuple(climbs), covered=float(i))
+        return rows
+
+    at = instant(running=20, waiting=300)
+    assert regime(at, climbing(48_000, 16)) is Regime.PREFILL_LIMITED
+    assert regime(at, climbing(48_000, 4_800)) is Regime.SEQUENCE_LIMITED
+
+
+def test_a_cold_engine_is_given_longer() -> None:
+    """Until its first token a request may compile and warm up for minutes."""
+    at = instant(since_progress=89, busy_for=89)
+    assert regime(at) is Regime.STALLED
+    assert regime(replace(at, cold=True)) is not Regime.STALLED
+    assert regime(replace(at, cold=True, since_progress=301, busy_for=301)) is Regime.STALLED
 
 
 def test_a_queue_that_would_fit_does_not_wait_for_the_cache() -> None:
@@ -106,7 +154,7 @@ def test_a_queue_that_would_fit_does_not_wait_for_the_cache() -> None:
 
 def test_no_room_for_a_long_prompt() -> None:
     """What is free holds less than a long prompt and nothing is admitted: it waits for the cache."""
-    at = instant(usage=0.8, running=1, waiting=1, long_prompt=0.3, since_prompt=20)
+    at = instant(usage=0.8, running=8, waiting=1, long_prompt=0.3, since_prompt=20)
     assert regime(at) is Regime.KV_LIMITED
     assert regime(replace(at, long_prompt=0.1)) is not Regime.KV_LIMITED
     assert regime(replace(at, since_prompt=1)) is not Regime.KV_LIMITED

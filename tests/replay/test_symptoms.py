@@ -410,12 +410,22 @@ def usage_is_nan() -> Watch:
 
 @told(HITS, "kv_usage_stuck", Stage.FIRING)
 def blocks_held_by_nobody() -> Watch:
-    return working(70, lambda server, _i: hungry(server, 0.4, 0, 0))
+    watch, server = Watch(), Server()
+    server.finish(3)
+    hungry(server, 0.4, 0, 0)
+    for _ in range(70):
+        watch.see(server)
+    return watch
 
 
 @told(NEAR_MISSES, "kv_usage_stuck", Stage.INACTIVE)
 def blocks_held_for_a_moment_less() -> Watch:
     return working(181, lambda server, i: hungry(server, 0.4, 0 if i % 60 else 1, 0))
+
+
+@told(NEAR_MISSES, "kv_usage_stuck", Stage.INACTIVE)
+def it_works_though_nothing_is_seen_to_run() -> Watch:
+    return working(120, lambda server, _i: hungry(server, 0.4, 0, 0))
 
 
 @told(NEAR_MISSES, "kv_usage_stuck", Stage.INACTIVE)

@@ -25,7 +25,5 @@ FP8 = Action(
     "--kv-cache-dtype",
 )
 REPLICA = Action("add a replica, or route long requests to a server of their own")
-PREFIX = Action(
-    "share prefixes: fixed text first, variable values last, and --enable-prefix-caching",
-    "--enable-prefix-caching",
-)
+SHARE = Action("share prefixes between requests: fixed text first, variable values last")
+ENABLE_PREFIX_CACHING = Action("enable prefix caching: --enable-prefix-caching", "--enable-prefix-caching")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kvwatch.core.derive import MINUTE, TWO_MINUTES
 from kvwatch.core.regimes import Regime
 from kvwatch.core.signals import CORE
-from kvwatch.core.symptoms.actions import FEWER, FP8, LENGTH, MORE_KV, PREFIX, REPLICA
+from kvwatch.core.symptoms.actions import FEWER, FP8, LENGTH, MORE_KV, REPLICA, SHARE
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom
 from kvwatch.core.symptoms.tools import clear, gauges, judged, lacks, lately, regime_seconds, unknown
 from kvwatch.core.thresholds import Threshold
@@ -19,14 +19,15 @@ def _kv_near_full(view: EngineView) -> Judgement:
         return unknown(reason)
     rows = view.samples(TWO_MINUTES)
     mark, share = view.limits["regime.full_usage"], view.limits["kv_near_full.share"]
-    full = regime_seconds(view, TWO_MINUTES, Regime.FULL)
+    full = regime_seconds(view, TWO_MINUTES, Regime.FULL, Regime.KV_LIMITED)
+    waited = regime_seconds(view, MINUTE, Regime.KV_LIMITED)
     evidence = gauges(view) | {
-        "full_and_nothing_waiting_seconds": full,
+        "full_seconds": full,
         "window_seconds": TWO_MINUTES,
         "threshold_seconds": share * TWO_MINUTES,
         "threshold_usage_ratio": mark,
     }
-    if full > share * TWO_MINUTES:
+    if full > share * TWO_MINUTES and waited <= view.limits["kv_exhausted.share"] * MINUTE:
         return judged(lately(view, lambda row: row.regime == Regime.FULL), evidence)
     left = _seconds_to_full(rows, view)
     if left is not None:
@@ -43,7 +44,7 @@ def _seconds_to_full(rows: list[Sample], view: EngineView) -> float | None:
     """
     usable = [(r.covered, r.usage) for r in rows if r.usage is not None]
     newest = rows[-1] if rows else None
-    if newest is None or newest.usage is None or newest.waiting or len(usable) < 8:
+    if newest is None or newest.usage is None or newest.waiting or not newest.running or len(usable) < 8:
         return None
     span = usable[-1][0] - usable[0][0]
     if (
@@ -92,9 +93,8 @@ def _kv_exhausted(view: EngineView) -> Judgement:
         "preemptions": preempted,
         "finished_requests": finished,
     }
-    storm = preempted is not None and _storm(preempted, finished, view.limits)
     still = lately(view, lambda row: row.regime == Regime.KV_LIMITED)
-    return judged(waited > need and still and not storm, evidence)
+    return judged(waited > need and still, evidence)
 
 
 def _kv_thrashing(view: EngineView) -> Judgement:
@@ -139,7 +139,11 @@ def _kv_usage_stuck(view: EngineView) -> Judgement:
     mark = view.limits["kv_usage_stuck.usage"]
     evidence = gauges(view) | {"threshold_usage_ratio": mark}
     asleep = view.snapshot.part("engine_sleep_state", "awake") == 0.0
-    stuck = usage is not None and usage > mark and running == 0 and waiting == 0 and not asleep
+    age = view.derived.get("last_progress_age_seconds")
+    works = (
+        age is not None and age < view.limits["symptom.memory"]
+    )  # its requests are elsewhere, or too quick to see
+    stuck = usage is not None and usage > mark and running == 0 and waiting == 0 and not asleep and not works
     return judged(stuck, evidence)
 
 
@@ -162,7 +166,7 @@ ROWS: tuple[Symptom, ...] = (
         severity=Severity.CRITICAL,
         scope=Scope.ENGINE,
         for_s=0,
-        keep_s=10,
+        keep_s=60,
         judge=_engine_stalled,
         meaning="Requests are in the engine, scrapes succeed, and no counter and no usage has moved. A hung engine"
         " freezes its gauges, so nothing else tells.",
@@ -191,7 +195,7 @@ ROWS: tuple[Symptom, ...] = (
         judge=_kv_thrashing,
         thresholds=(
             Threshold(
-                "kv_thrashing.per_request", 0.2, "ratio", "Preemptions per finished request over 2 min."
+                "kv_thrashing.per_request", 0.3, "ratio", "Preemptions per finished request over 2 min."
             ),
             Threshold("kv_thrashing.preemptions", 3, "requests", "Fewer preemptions in 2 min are no storm."),
         ),
@@ -214,8 +218,9 @@ ROWS: tuple[Symptom, ...] = (
             MORE_KV,
             REPLICA,
         ),
-        explains=("kv_near_full", "kv_exhausted", "prefix_cache_ineffective"),
-        origin="vllm-project/vllm #44594 (2.4 preemptions a request)",
+        explains=("kv_near_full", "kv_exhausted", "sequence_limited", "prefix_cache_ineffective"),
+        origin="vllm-project/vllm #44594 (2.4 preemptions a request); 0.2 a request in a public incident was a queue,"
+        " not a storm",
     ),
     Symptom(
         id="kv_exhausted",
@@ -235,11 +240,11 @@ ROWS: tuple[Symptom, ...] = (
             MORE_KV,
             LENGTH,
             FP8,
-            PREFIX,
+            SHARE,
             REPLICA,
             Action("do not raise --max-num-seqs: there is no cache for more"),
         ),
-        explains=("kv_near_full",),
+        explains=("kv_near_full", "sequence_limited"),
         origin="a public incident: 278 of 280 s mean TTFT in the queue of a full cache, few preemptions",
     ),
     Symptom(
@@ -269,16 +274,14 @@ ROWS: tuple[Symptom, ...] = (
     ),
     Symptom(
         id="kv_near_full",
-        title="The cache is full, and nothing waits yet",
+        title="The cache is full, and next to nothing waits yet",
         severity=Severity.INFO,
         scope=Scope.ENGINE,
         for_s=0,
         keep_s=120,
         judge=_kv_near_full,
         thresholds=(
-            Threshold(
-                "kv_near_full.share", 0.5, "ratio", "Share of 2 min full with nothing waiting.", high=1
-            ),
+            Threshold("kv_near_full.share", 0.5, "ratio", "Share of 2 min with a full cache.", high=1),
             Threshold(
                 "kv_near_full.course_from", 0.8, "ratio", "Usage from which a rise is followed.", high=1
             ),

@@ -101,6 +101,8 @@ class TargetView:
     failure: Failure | None
     detail: str
     failing_for: float
+    failing_share: float
+    last_failure: Failure | None
     unknown_families: tuple[str, ...]
     restart: Restart | None
     now: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvwatch.core.derive import FIVE_MINUTES, labelled
-from kvwatch.core.symptoms.actions import PREFIX
+from kvwatch.core.symptoms.actions import ENABLE_PREFIX_CACHING
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom, Verdict
 from kvwatch.core.symptoms.tools import clear, judged, lacks, unknown
 from kvwatch.core.thresholds import Threshold
@@ -80,7 +80,10 @@ ROWS: tuple[Symptom, ...] = (
         thresholds=(Threshold("prefix_cache_off.prompt_tokens", 1000, "tokens", "Median prompt over 1 h."),),
         meaning="Each prompt is computed whole. Where prompts share a beginning, that is wasted prefill.",
         causes=("it was switched off", "v0 engine: it is off unless asked for"),
-        actions=(PREFIX, Action("then look at the hit ratio: it only helps prompts that begin alike")),
+        actions=(
+            ENABLE_PREFIX_CACHING,
+            Action("then look at the hit ratio: it only helps prompts that begin alike"),
+        ),
         origin="vLLM's documentation of automatic prefix caching",
     ),
     Symptom(

@@ -34,13 +34,17 @@ def _engine_restarted(view: TargetView) -> Judgement:
 
 
 def _target_down(view: TargetView) -> Judgement:
-    if view.failure is None or view.failure in REACHABLE:
+    error = view.failure or view.last_failure
+    mostly = view.failing_share >= view.limits["target_down.share"]
+    if error is None or error in REACHABLE or (view.failure is None and not mostly):
         return clear()
     evidence = {
-        "failure": str(view.failure),
+        "failure": str(error),
         "detail": view.detail,
         "failing_seconds": view.failing_for,
+        "failing_share": view.failing_share,
         "threshold_seconds": view.limits["target_down.for"],
+        "threshold_share": view.limits["target_down.share"],
     }
     return judged(True, evidence)
 
@@ -79,7 +83,12 @@ ROWS: tuple[Symptom, ...] = (
         for_s=30,
         keep_s=0,
         judge=_target_down,
-        meaning="Every scrape has failed for a while; nothing is known about the server.",
+        thresholds=(
+            Threshold(
+                "target_down.share", 0.8, "ratio", "Share of lately's time in which scrapes fail.", high=1
+            ),
+        ),
+        meaning="Scrapes fail, all or nearly all, for a while; nothing is known about the server.",
         causes=(
             "the server stopped or is still loading its model",
             "wrong address or port, or something between (network policy, TLS)",
