@@ -27,10 +27,14 @@ from prometheus_client.registry import Collector
 
 from kvwatch import __version__
 from kvwatch.core import pipeline
+from kvwatch.core.findings import Finding, findings, lifecycles
+from kvwatch.core.lifecycle import Lifecycle
 from kvwatch.core.outcome import Failure, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance
+from kvwatch.core.report import duration, spoken
 from kvwatch.core.state import State, Transition, initial
-from kvwatch.sidecar import answers
+from kvwatch.core.symptoms import Verdict
+from kvwatch.sidecar import answers, style
 from kvwatch.sidecar.app import build
 from kvwatch.sidecar.collector import StateCollector, registry_of
 from kvwatch.sidecar.rendering import Renderer
@@ -512,6 +516,124 @@ def test_the_page_shows_findings_with_evidence_and_actions_and_loads_nothing() -
         assert all(name in text for name in found["evidence"])
     assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in tags.seen}
     assert ("meta", {"http-equiv": "refresh", "content": "5"}) in tags.seen
+
+
+def words_of(store: Store) -> str:
+    return " ".join(" ".join(page_of(store).text).split())
+
+
+def rows_of(store: Store) -> list[list[str]]:
+    """The cells of the table of engines, as text."""
+    html = ask(app_of(store), "/").text
+    return [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", html)[1:]]
+
+
+def test_the_page_shows_usage_and_queue_before_the_score() -> None:
+    heads = re.findall(r"<th>(.*?)</th>", ask(app_of(saturated()), "/").text)
+    assert heads == [
+        *("model", "engine", "regime", "KV usage", "running", "waiting", "KV demand", "pressure score"),
+    ]
+    ((model, engine, regime, usage, running, waiting, demand, score),) = rows_of(saturated())
+    assert (model, engine, regime) == ("tiny-llama", "0", "kv_limited")
+    assert usage.endswith(" %")
+    assert all(float(number) > 0 for number in (running, waiting, demand, score))
+
+
+def test_on_a_narrow_screen_each_number_has_its_columns_name_before_it() -> None:
+    html = ask(app_of(saturated()), "/").text
+    heads = re.findall(r"<th>(.*?)</th>", html)
+    assert re.findall(r'<td[^>]* data-name="(.*?)"', html) == heads
+    assert "content: attr(data-name)" in html.split("@media (max-width: 640px)")[1]
+
+
+def test_the_page_shows_no_number_of_a_server_that_does_not_answer() -> None:
+    ((*_, regime, usage, running, waiting, demand, score),) = rows_of(while_down())
+    assert {usage, running, waiting, demand, score} == {"–"}
+    assert "not scraped for 40 s" in regime
+
+
+def test_the_page_shows_no_number_of_an_engine_that_is_not_on_the_newest_page() -> None:
+    store = saturated()
+    state = store.state("vllm")
+    body = pages(SATURATED)[69].replace(b'engine="0"', b'engine="1"')
+    store.publish(*advance(state, Scrape(body, 1.7e9), (state.now or 0.0) + 7))
+    gone, there = rows_of(store)
+    assert gone[3:] == ["–"] * 5
+    assert "not scraped for 7 s" in gone[2]
+    assert "–" not in there
+
+
+def test_the_page_shows_causes_and_values_in_words() -> None:
+    store = saturated()
+    words = words_of(store)
+    for found in data(app_of(store), "/api/v1/findings")["findings"]:
+        assert all(cause in words for cause in found["causes"])
+        assert all(f"{name} {spoken(name, value)}" in words for name, value in found["evidence"].items())
+    assert not re.search(r"\d(\.\d+)?e[+-]\d", words)
+    assert "reading the whole page" in words
+
+
+def test_a_finding_of_a_whole_server_has_no_engine_and_no_stray_comma() -> None:
+    words = words_of(while_long_down())
+    assert re.search(r"target_down for \d+ s", words)
+    assert " ," not in words
+
+
+def while_long_down() -> Store:
+    store = saturated()
+    state = store.state("vllm")
+    for _ in range(45):
+        now = (state.now or 0.0) + 1
+        state, _ = advance(state, ScrapeError(Failure.REFUSED, "nothing listens", 1.7e9 + now), now)
+    store.publish(state)
+    return store
+
+
+def test_what_fires_but_can_not_be_told_any_more_says_so() -> None:
+    words = words_of(while_long_down())
+    assert "Whether it still holds can't be told for 44 s: the server is not scraped." in words
+    assert "act on that first" in words
+
+
+def test_what_fires_though_its_condition_is_clear_says_so() -> None:
+    store = saturated()
+    state = store.state("vllm")
+    for n in range(30):  # an idle server, until something is clear but kept
+        now = (state.now or 0.0) + 1
+        body = pages(SATURATED)[0]
+        state, _ = advance(state, Scrape(body, 1.7e9 + now), now)
+        firing = [one for one in findings(state) if life_of(state, one).verdict is Verdict.CLEAR]
+        if n > 3 and firing:
+            break
+    else:
+        pytest.fail("nothing is clear but kept")
+    store.publish(state)
+    life = life_of(state, firing[0])
+    keep_s = state.limits[f"{firing[0].symptom.id}.keep"]
+    clear, kept = duration(life.progressed), duration(keep_s)
+    assert f"The condition has been clear for {clear}; it is kept for {kept}" in words_of(store)
+
+
+def life_of(state: State, one: Finding) -> Lifecycle:
+    return next(life for key, name, life in lifecycles(state) if (key, name) == (one.key, one.symptom.id))
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("colours", [style.LIGHT, style.DARK], ids=["light", "dark"])
+def test_every_text_can_be_read_in_light_and_in_the_dark(colours: dict[str, str]) -> None:
+    paper = luminance(colours["paper"])
+    for name in colours.keys() - {"paper", "line"}:
+        low, high = sorted((luminance(colours[name]), paper))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, name
+    assert "opacity" not in style.STYLE
+    assert set(re.findall(r"var\(--(\w+)\)", style.STYLE)) <= set(colours)
 
 
 def test_every_link_of_the_page_leads_somewhere() -> None:
