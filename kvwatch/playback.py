@@ -37,15 +37,15 @@ class Playback:
         loop: bool = False,
         on_round: Callable[[int], None] | None = None,
     ) -> None:
-        interval, items = spaced(records)
-        kept = [item for item in items if isinstance(item, Record)]
-        if not kept:
+        paced = [(item, spacing) for item, spacing in spaced(records) if isinstance(item, Record)]
+        if not paced:
             raise RecordingError("nothing in the recording can be played")
+        kept = [record for record, _ in paced]
         self._times = [record.t - kept[0].t for record in kept]
         self._answers = [
             (record.status, zlib.compress(record.body, 1), record.content_type or _TEXT) for record in kept
         ]
-        self.duration_s = self._times[-1] + interval
+        self.duration_s = self._times[-1] + paced[-1][1]
         self._now = now
         self._loop = loop
         self._on_round = on_round

@@ -16,9 +16,10 @@ import math
 import re
 import statistics
 import zlib
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, TypeGuard, cast
@@ -27,8 +28,10 @@ from kvwatch.core.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
 
 MAX_LINE = 64 << 20
 """Bytes of a line beyond which it is skipped: four times the largest page that is scraped by default."""
-_LOOK_AHEAD = 60
-"""Records by which the spacing of a recording is told."""
+_SPACINGS = 10
+"""So many spacings before a record, and as many after it, tell the pace it was recorded at."""
+_AT_ONCE = 40
+"""Records held at once at most: the time of some does not move."""
 _DEFAULT_SPACING_S = 1.0
 _GZIP = b"\x1f\x8b"
 #: What a page of metrics begins with: a comment or a sample.
@@ -183,13 +186,29 @@ def _page(path: Path, lines: Iterable[tuple[int, bytes] | Skipped], limit: int) 
 # -- to the judgement -----------------------------------------------------------------------------------------------
 
 
-def spaced(records: Iterable[Record | Skipped]) -> tuple[float, Iterator[Record | Skipped]]:
-    """The median spacing of a recording's beginning, in seconds, and the whole recording."""
-    rest = iter(records)
-    head = list(islice(rest, _LOOK_AHEAD))
-    times = [record.t for record in head if isinstance(record, Record)]
-    gaps = [after - before for before, after in pairwise(times) if after > before]
-    return (statistics.median(gaps) if gaps else _DEFAULT_SPACING_S), chain(head, rest)
+def spaced(records: Iterable[Record | Skipped]) -> Generator[tuple[Record | Skipped, float], None, None]:
+    """Each record with the spacing that was kept around it, in seconds: the median of some twenty spacings, half of
+    them before it and half after, so that a pace that changes is neither lost in time nor taken for an outage."""
+    waiting: deque[tuple[Record | Skipped, int]] = deque()  # with how many spacings there were up to each
+    lately: deque[float] = deque(maxlen=2 * _SPACINGS)
+    seen, last = 0, None
+    for item in records:
+        if isinstance(item, Record):
+            if last is not None and item.t > last:
+                lately.append(item.t - last)
+                seen += 1
+            last = item.t
+        waiting.append((item, seen))
+        while waiting and (seen - waiting[0][1] >= _SPACINGS or len(waiting) > _AT_ONCE):
+            yield waiting.popleft()[0], _median(lately)
+    for item, before in waiting:
+        while len(lately) > 1 and seen - len(lately) < before - _SPACINGS:
+            lately.popleft()
+        yield item, _median(lately)
+
+
+def _median(spacings: Sequence[float]) -> float:
+    return statistics.median(spacings) if spacings else _DEFAULT_SPACING_S
 
 
 def outcome(record: Record, *, interval_s: float, pace: Pace = Pace.FULL) -> Outcome:
@@ -217,6 +236,7 @@ class Writer:
     """Writes a recording to ``FILE.part``, which becomes ``FILE`` when closed.
 
     Every record is flushed through the compression, so an interrupted recording can be read up to the last one.
+    One without any record is no recording: nothing is left of it.
     """
 
     def __init__(self, path: Path | str, *, force: bool = False) -> None:
@@ -259,8 +279,17 @@ class Writer:
             raise RecordingError(f"can't write {self.part}: {error.strerror or error}") from None
         self.bytes += len(data)
 
+    def discard(self) -> None:
+        """Ends without a recording: what was written goes away, a file of that name from before stays."""
+        if not self._file.closed:
+            self._file.close()
+            self.part.unlink(missing_ok=True)
+
     def close(self) -> None:
         if self._file.closed:
+            return
+        if not self.records:
+            self.discard()
             return
         try:
             self._put(self._packer.flush())

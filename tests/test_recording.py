@@ -2,12 +2,14 @@
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvwatch.core.accounting import gap_s
 from kvwatch.core.outcome import Failure, Scrape, ScrapeError
 from kvwatch.recording import Record, RecordingError, Skipped, Writer, failure_of, outcome, read, spaced
 
@@ -171,7 +173,44 @@ def test_outcomes_are_those_of_live_scrapes() -> None:
 
 
 def test_the_spacing_is_the_median() -> None:
-    spacing, items = spaced(Record(t, 200, PAGE) for t in (0, 2, 4, 30, 32))
-    assert spacing == 2
-    assert len(list(items)) == 5
-    assert spaced([Record(0, 200, PAGE)])[0] == 1
+    items: list[Record | Skipped] = [
+        *(Record(t, 200, PAGE) for t in (0, 2, 4, 30)),
+        Skipped(5, "x"),
+        Record(32, 200, PAGE),
+    ]
+    assert [item for item, _ in spaced(items)] == items
+    assert {spacing for _, spacing in spaced(items)} == {2}
+    assert [spacing for _, spacing in spaced([Record(0, 200, PAGE)])] == [1]
+    assert list(spaced([])) == []
+
+
+@pytest.mark.parametrize(("first", "then"), [(15, 1), (1, 15)])
+def test_the_spacing_follows_a_pace_that_changes(first: int, then: int) -> None:
+    """No scrape that came in time is further from the one before than a gap is, and every outage is."""
+    steps = [first] * 70 + [then] * 70
+    steps[100] = outage = 3 * then + 30
+    times = [1e9 + sum(steps[:i]) for i in range(len(steps) + 1)]
+    spacings = [spacing for _, spacing in spaced(Record(t, 200, PAGE) for t in times)]
+    assert (spacings[0], spacings[-1]) == (first, then)
+    for step, spacing in zip(steps, spacings[1:], strict=True):
+        assert (step > gap_s(spacing)) == (step == outage)
+
+
+def test_time_that_stands_still_is_not_waited_for() -> None:
+    def endless() -> Iterator[Record]:
+        while True:
+            yield Record(1, 200, PAGE)
+
+    assert next(spaced(endless()))[1] == 1
+
+
+def test_nothing_is_left_of_a_recording_without_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl.gz"
+    with Writer(path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    path.write_bytes(b"precious")
+    with Writer(path, force=True) as writer:
+        writer.write(Record(1, 0, error="refused"))
+        writer.discard()
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [(path.name, b"precious")]

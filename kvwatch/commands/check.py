@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvwatch.commands import live, options, text
+from kvwatch.commands.verdict import Conclusion, conclude
 from kvwatch.commands.watch import Watch
 from kvwatch.core import report
 from kvwatch.core.derive import LATENCIES, labelled
 from kvwatch.core.pipeline import next_pace
-from kvwatch.core.regimes import Regime
 from kvwatch.core.symptoms import BY_ID
 from kvwatch.settings import Settings, TargetSettings
 
@@ -22,16 +22,21 @@ EPILOG = """\
 examples:
   kvwatch check                               the server on localhost:8000, for half a minute
   kvwatch check gpu1:8000 --for 2m            longer: more can be told
-  kvwatch check gpu1:8000 --json | jq .findings
+  kvwatch check gpu1:8000 --json | jq '.verdict, .limited, .findings'
+
+Findings have windows of a minute and more: for a verdict that rests on them watch for 2m.
 
 exit codes:
   0  fine: everything that matters could be told, and nothing is wrong
-  1  findings, pending ones among them (they hold already, but not yet for as long as it takes to be sure)
-  2  unknown: the server can't be reached or what it shows is not enough to tell; or a setting is wrong
+  1  findings, or something on the way to one: a symptom that is pending (it holds already, but not yet for as long
+     as it takes to be sure), or requests were held back for more than half of the time
+  2  unknown: the server can't be reached, what it shows is not enough to tell, or it was watched for less than 10 s;
+     or a setting is wrong
 """
 _PATIENCE_S = 5.0
 """How long a server may give nothing at the start before there is no point in waiting."""
 _SETTINGS = ("thresholds", "disabled", "spellings", "aliases", "min_observations")
+_TITLES = {"fine": "Fine", "findings": "Findings", "pending": "On the way", "unknown": "Unknown"}
 _TTFT = LATENCIES["time_to_first_token_seconds"]
 
 
@@ -42,7 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         type=options.seconds,
         default=30.0,
-        help="how long to watch, as 30s, 5m, 1h (default: 30s)",
+        help="how long to watch, as 30s, 5m, 1h; at least 10s (default: 30s)",
     )
     live.add(parser, *_SETTINGS)
     options.add_progress(parser)
@@ -53,12 +58,12 @@ def main(args: argparse.Namespace) -> int:
     settings, target = live.settings_of(args)
     watch = Watch(target.name, settings.policy(target))
     asyncio.run(_watch(args, settings, target, watch))
-    code, why = verdict(watch)
+    found = conclude(watch)
     if args.json:
-        options.print_json(as_data(watch, code, why))
+        options.print_json(as_data(watch, found))
     else:
-        _print(watch, target, code, why)
-    return code
+        _print(watch, target, found)
+    return found.code
 
 
 async def _watch(args: argparse.Namespace, settings: Settings, target: TargetSettings, watch: Watch) -> None:
@@ -80,42 +85,30 @@ async def _watch(args: argparse.Namespace, settings: Settings, target: TargetSet
                     return
 
 
-def verdict(watch: Watch) -> tuple[int, str]:
-    """The exit code, and in a few words why."""
-    state = watch.state
-    if watch.findings():
-        return 1, ", ".join(dict.fromkeys(one["symptom"] for one in watch.findings()))
-    if watch.pending():
-        return 1, "some are pending"
-    if not state.up:
-        detail = f"{state.error.kind}: {state.error.detail}" if state.error else "it was not scraped"
-        return 2, f"the server could not be read ({detail})"
-    if not state.engines:
-        return 2, "vLLM shows no engine yet: it has served no request"
-    if any(engine.regime is Regime.UNKNOWN for engine in state.engines.values()):
-        return 2, "what the server shows is not enough to tell"
-    return 0, "nothing is wrong"
-
-
-def as_data(watch: Watch, code: int, why: str) -> dict[str, Any]:
+def as_data(watch: Watch, found: Conclusion) -> dict[str, Any]:
     return watch.as_data() | {
-        "verdict": {0: "fine", 1: "findings", 2: "unknown"}[code],
-        "why": why,
+        "verdict": found.word,
+        "exit_code": found.code,
+        "why": found.why,
         "findings": watch.findings(),
         "pending": [report.identity(key) | {"symptom": name} for key, name in watch.pending()],
-        "unknown": watch.unknown(),
+        "limited": [one.as_data() for one in found.limited],
+        "unknown": [
+            report.identity(key) | {"symptom": name, "reason": reason}
+            for key, name, reason in watch.unknown()
+        ],
     }
 
 
-def _print(watch: Watch, target: TargetSettings, code: int, why: str) -> None:
+def _print(watch: Watch, target: TargetSettings, found: Conclusion) -> None:
     print(f"{target.url}: {text.scrapes(watch.samples, watch.duration_s, watch.failures)}")
     print(f"Time per regime: {text.shares(watch.regimes())}")
     for engine in (watch.good or watch.state).engines.values():
         print(f"\n{text.engine(engine.key)}, now {engine.regime}")
         for name, value in _numbers(report.engine(engine)):
             print(f"  {name:<24} {value}")
-    for found in watch.findings():
-        print(f"\n{text.finding(found)}")
+    for one in watch.findings():
+        print(f"\n{text.finding(one)}")
     pending = watch.pending()
     if pending:
         print(
@@ -123,12 +116,24 @@ def _print(watch: Watch, target: TargetSettings, code: int, why: str) -> None:
         )
         for key, name in pending:
             print(f"  {name} on {text.engine(key)}: {BY_ID[name].title}")
-    unknown = watch.unknown()
-    if unknown:
+    if found.limited:
+        print("\nOn the way:")
+        for limited in found.limited:
+            print(f"  {text.engine(limited.key)}: {limited.text}")
+    _print_unknown(watch)
+    print(f"\n{_TITLES[found.word]}: {found.why}")
+
+
+def _print_unknown(watch: Watch) -> None:
+    """What could not be told and why; of which engines, where there are several."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for key, name, reason in watch.unknown():
+        by_reason.setdefault((name, reason), []).append(text.engine(key))
+    if by_reason:
         print("\nCould not be told:")
-        for name, reason in unknown.items():
-            print(f"  {name}: {reason}")
-    print(f"\n{ {0: 'Fine', 1: 'Findings', 2: 'Unknown'}[code] }: {why}")
+    for (name, reason), where in by_reason.items():
+        on = f" on {', '.join(where)}" if len(watch.state.engines) > 1 else ""
+        print(f"  {name}{on}: {reason}")
 
 
 def _numbers(engine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

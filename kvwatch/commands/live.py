@@ -39,19 +39,21 @@ def add(parser: argparse.ArgumentParser, *more: str) -> None:
 
 
 def settings_of(args: argparse.Namespace) -> tuple[Settings, TargetSettings]:
-    """The settings and the one target they name."""
+    """The settings that the command uses (those it takes, and of the judgement all or none), and the one target
+    they name."""
     given = options.given(args)
+    used = {"targets", *_SETTINGS} | (options.JUDGEMENT if hasattr(args, "thresholds") else set())
     extra = {name: getattr(args, name) for name in _TARGET_FLAGS if getattr(args, name) is not None}
     if args.url is not None:
         given["targets"] = [parse_target(args.url) | extra]
-    settings = load(given)
+    settings = options.load_noted(given, used=used)
     if len(settings.targets) > 1:
         urls = " or ".join(target.url for target in settings.targets)
         raise SettingsError([f"the settings name several servers: give the URL of one, {urls}"])
     (target,) = settings.targets
     if args.url is None and extra:
         shown: dict[str, Any] = {"name": target.name, "url": target.url}
-        settings = load(given | {"targets": [shown | extra]})
+        settings = load(given | {"targets": [shown | extra]}, used=used)
         (target,) = settings.targets
     return settings, target
 

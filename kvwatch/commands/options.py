@@ -5,15 +5,28 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from kvwatch.core.report import clean
-from kvwatch.settings import Settings
+from kvwatch.settings import Settings, load
 from kvwatch.settings.model import choices
 from kvwatch.settings.sources import SECRET, flag
 from kvwatch.settings.values import duration
 
+#: Settings of the judgement.
+JUDGEMENT = frozenset(
+    {
+        "spellings",
+        "aliases",
+        "thresholds",
+        "disabled",
+        "full_interval_s",
+        "min_observations",
+        "unknown_grace_s",
+        "history_s",
+    }
+)
 #: Several values, one an option or separated by commas.
 _MANY = frozenset({"targets", "spellings", "aliases", "thresholds", "disabled"})
 _PLACEHOLDER = {"aliases": "SIGNAL=NAME", "thresholds": "NAME=VALUE", "targets": "[NAME=]URL"}
@@ -38,6 +51,14 @@ def add_settings(parser: argparse._ActionsContainer, names: Iterable[str] | None
             action="append" if name in _MANY else "store",
             help=((field.description or "") + default).replace("%", "%%"),
         )
+
+
+def load_noted(given: Mapping[str, Any], *, used: Collection[str] | None = None) -> Settings:
+    """The settings, as `load` gives them; what the user should know of where they came from goes to stderr."""
+    settings = load(given, used=used)
+    for note in settings.notes:
+        print(f"kvwatch: {note}", file=sys.stderr)
+    return settings
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import re
 import sys
 
 from kvwatch.commands import live, options
-from kvwatch.core.outcome import Failure, Outcome, Scrape
+from kvwatch.core.outcome import Failure, Outcome, Scrape, ScrapeError
 from kvwatch.recording import Record, Writer
 from kvwatch.settings import Settings, TargetSettings
 
@@ -24,7 +24,7 @@ be reached are recorded, too. Until it ends the file is called FILE.part and can
 
 exit codes:
   0  recorded, also when ended by Ctrl-C
-  2  not one page could be had, FILE is there already, or a setting is wrong
+  2  not one page could be had (then there is no FILE), FILE is there already, or a setting is wrong
 """
 _STATUS = re.compile(r"HTTP status (\d{3})")
 
@@ -49,45 +49,51 @@ def add(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     settings, target = live.settings_of(args)
     with Writer(args.output, force=args.force) as writer:
-        failed, seconds = asyncio.run(_record(args, settings, target, writer))
+        failed, seconds, why = asyncio.run(_record(args, settings, target, writer))
+        empty = failed == writer.records
+        if empty:
+            writer.discard()
     if args.json:
         options.print_json(
             {
-                "file": args.output,
+                "file": None if empty else args.output,
                 "samples": writer.records,
                 "failed_scrapes": failed,
-                "bytes": writer.bytes,
+                "bytes": 0 if empty else writer.bytes,
                 "duration_s": round(seconds, 3),
             }
         )
-    else:
+    elif not empty:
         print(
             f"{args.output}: {writer.records} scrapes over {seconds:.0f} s, {failed} of them failed,"
             f" {writer.bytes / 1000:,.0f} kB"
         )
-    if failed == writer.records:
-        print(f"kvwatch: {target.url} gave no page at all", file=sys.stderr)
-        return 2
-    return 0
+    if empty:
+        print(
+            f"kvwatch: {target.url} gave no page at all, so there is no {args.output}: {why}", file=sys.stderr
+        )
+    return 2 if empty else 0
 
 
 async def _record(
     args: argparse.Namespace, settings: Settings, target: TargetSettings, writer: Writer
-) -> tuple[int, float]:
-    """How many scrapes failed, and the seconds from the first to the last."""
+) -> tuple[int, float, str]:
+    """How many scrapes failed, the seconds from the first to the last, and why the newest that failed did."""
     from tqdm import tqdm
 
-    failed, first, last = 0, 0.0, 0.0
+    failed, first, last, why = 0, 0.0, 0.0, "stopped before the first answer"
     total = None if args.seconds is None else live.count(args.seconds, settings)
     with tqdm(total=total, unit=" scrapes", disable=options.no_bar(args), file=sys.stderr) as bar:
         async with live.stopped_by_signals() as stop:
             async for now, outcome in live.scrapes(target, settings, stop, seconds=args.seconds):
                 writer.write(_record_of(outcome))
-                failed += not isinstance(outcome, Scrape)
+                if isinstance(outcome, ScrapeError):
+                    failed += 1
+                    why = f"{outcome.kind} ({outcome.detail})"
                 first, last = first or now, now
                 bar.set_postfix_str(f"{failed} failed, {writer.bytes / 1000:,.0f} kB", refresh=False)
                 bar.update()
-    return failed, last - first
+    return failed, last - first, why
 
 
 def _record_of(outcome: Outcome) -> Record:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 from kvwatch.commands import options, text
 from kvwatch.commands.watch import Watch
 from kvwatch.core.pipeline import next_pace
-from kvwatch.recording import Record, Skipped, outcome, read, spaced
-from kvwatch.settings import Settings, TargetSettings, load
+from kvwatch.core.state import Event, Transition
+from kvwatch.recording import Skipped, outcome, read, spaced
+from kvwatch.settings import Settings, TargetSettings
 
 HELP = "judge a recording and print what happened when"
 EPILOG = """\
@@ -25,6 +28,7 @@ exit codes:
   2  nothing in it could be replayed, or a setting is wrong
 """
 _SHOWN = 10
+_USED = frozenset({"config", "targets", *options.JUDGEMENT})
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -42,38 +46,31 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    settings = load(options.given(args))
+    settings = options.load_noted(options.given(args), used=_USED)
     target = _target(settings, args)
-    interval, records = spaced(read(args.file))
     watch = Watch(target.name, settings.policy(target))
     skipped: list[Skipped] = []
-    printed = 0
-    if not args.json:
-        print(f"{args.file}: a scrape every {interval:.3g} s; times are since the first\n")
-    for record in records:
-        if isinstance(record, Skipped):
-            skipped.append(record)
-            continue
-        transitions = _take(watch, record, interval)
-        if not args.json:
-            start = watch.start or 0.0
-            events = watch.state.events[printed:]
-            for line in [text.event(e, start) for e in events] + [
-                text.transition(t, start) for t in transitions
-            ]:
-                print(line)
-            printed = len(watch.state.events)
+    spacings: set[float] = set()
+    with closing(spaced(read(args.file))) as records:
+        for number, (record, spacing) in enumerate(records):
+            if not (number or args.json):
+                print(f"{args.file}; times are since the first scrape\n")
+            if isinstance(record, Skipped):
+                skipped.append(record)
+                continue
+            spacings.add(spacing)
+            told = len(watch.events)
+            pace = next_pace(watch.state, record.t)
+            transitions = watch.take(outcome(record, interval_s=spacing, pace=pace), record.t)
+            if not args.json:
+                _print_lines(watch, watch.events[told:], transitions)
     if args.json:
         options.print_json(as_data(watch, skipped))
     else:
-        _print_end(watch, skipped)
+        _print_end(watch, skipped, spacings)
     if not watch.samples:
         print(f"kvwatch: nothing in {args.file} could be replayed", file=sys.stderr)
     return 0 if watch.samples else 2
-
-
-def _take(watch: Watch, record: Record, interval: float) -> tuple[Any, ...]:
-    return watch.take(outcome(record, interval_s=interval, pace=next_pace(watch.state, record.t)), record.t)
 
 
 def _target(settings: Settings, args: argparse.Namespace) -> TargetSettings:
@@ -91,9 +88,17 @@ def as_data(watch: Watch, skipped: list[Skipped]) -> dict[str, Any]:
     return watch.as_data() | {"skipped": [{"line": one.line, "reason": one.reason} for one in skipped]}
 
 
-def _print_end(watch: Watch, skipped: list[Skipped]) -> None:
+def _print_lines(watch: Watch, events: Iterable[Event], transitions: Iterable[Transition]) -> None:
+    start = watch.start or 0.0
+    for event in events:
+        print(text.event(event, start))
+    for transition in transitions:
+        print(text.transition(transition, start))
+
+
+def _print_end(watch: Watch, skipped: list[Skipped], spacings: set[float]) -> None:
     if watch.samples:
-        _print_watched(watch)
+        _print_watched(watch, spacings)
     by_reason: dict[str, list[int]] = {}
     for one in skipped:
         by_reason.setdefault(one.reason, []).append(one.line)
@@ -104,10 +109,12 @@ def _print_end(watch: Watch, skipped: list[Skipped]) -> None:
         print(f"  {reason}: line {shown}")
 
 
-def _print_watched(watch: Watch) -> None:
+def _print_watched(watch: Watch, spacings: set[float]) -> None:
     if not watch.transitions:
         print("    no symptom changed its state")
-    print(f"\n{text.scrapes(watch.samples, watch.duration_s, watch.failures)}")
+    fewest, most = f"{min(spacings):.2g}", f"{max(spacings):.2g}"
+    every = fewest if fewest == most else f"{fewest} to {most}"
+    print(f"\n{text.scrapes(watch.samples, watch.duration_s, watch.failures)}; one every {every} s")
     print(f"Time per regime: {text.shares(watch.regimes())}")
     firing = watch.findings()
     print(f"\nFiring at the end: {len(firing) or 'nothing'}")

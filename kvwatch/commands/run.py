@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 
 from kvwatch.commands import options
-from kvwatch.settings import load, show
+from kvwatch.settings import show
 from kvwatch.settings.showing import provenance
 
 HELP = "watch vLLM servers and serve what is found: the sidecar"
@@ -39,9 +38,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    settings = load(options.given(args))
-    for note in settings.notes:
-        print(f"kvwatch: {note}", file=sys.stderr)
+    settings = options.load_noted(options.given(args))
     if args.show_config:
         if args.json:
             options.print_json(provenance(settings))

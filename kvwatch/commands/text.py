@@ -23,7 +23,8 @@ def clock(seconds: float) -> str:
 
 
 def evidence(found: Mapping[str, Any], most: int | None = None) -> str:
-    """The numbers judged, and, if all are asked for, the thresholds behind them."""
+    """The numbers judged, and, if all are asked for, the thresholds behind them. What is empty says nothing."""
+    found = {name: value for name, value in found.items() if value not in ("", [], (), {})}
     numbers = [
         f"{name.replace('_', ' ')} {number(value)}" for name, value in found.items() if not _limit(name)
     ]

@@ -12,7 +12,7 @@ from kvwatch.core.outcome import Outcome
 from kvwatch.core.pipeline import advance
 from kvwatch.core.policy import Policy
 from kvwatch.core.snapshot import EngineKey
-from kvwatch.core.state import State, Transition, initial
+from kvwatch.core.state import Event, State, Transition, initial
 from kvwatch.core.symptoms import SYMPTOMS, Scope, Verdict
 
 
@@ -30,6 +30,9 @@ class Watch:
         self.start: float | None = None
         self.samples = 0
         self.transitions: list[Transition] = []
+        self.events: list[Event] = []
+        """What happened once: those of the state, and ``down`` and ``up_again``."""
+        self._down_since: float | None = None
         self._judged = [row for row in SYMPTOMS if row.id not in policy.disabled]
         self._firing: defaultdict[str, float] = defaultdict(float)
         self._unknown: defaultdict[str, float] = defaultdict(float)
@@ -40,7 +43,7 @@ class Watch:
         self._now_unknown: set[str] = set()
 
     def take(self, outcome: Outcome, now: float) -> tuple[Transition, ...]:
-        """Takes an outcome at `now`; the transitions that it brought."""
+        """Takes an outcome at `now`; the transitions that it brought. Its events are then the last of `events`."""
         before = self.state
         self.state, transitions = advance(before, outcome, now)
         now = self.state.now if self.state.now is not None else now
@@ -56,10 +59,24 @@ class Watch:
                 self._gone[regime] += seconds
         self.samples += 1
         self.transitions += transitions
+        self._note_events(before)
         if self.state.up:
             self.good = self.state
         self._look(now)
         return transitions
+
+    def _note_events(self, before: State) -> None:
+        """Notes what happened with the newest outcome."""
+        now, wall, key = self.state.now or 0.0, self.state.wall or 0.0, EngineKey(self.state.target)
+        if self.state.up and self._down_since is not None:
+            self.events.append(Event(now, wall, "up_again", key, {"down_seconds": now - self._down_since}))
+            self._down_since = None
+        old = set(map(id, before.events))
+        self.events += [event for event in self.state.events if id(event) not in old]
+        if self.state.error is not None and self._down_since is None:
+            self._down_since = now
+            detail = {"failure": str(self.state.error.kind), "detail": self.state.error.detail}
+            self.events.append(Event(now, wall, "down", key, detail))
 
     def _look(self, now: float) -> None:
         """Notes what fires and what is unknown from here on."""
@@ -103,11 +120,17 @@ class Watch:
         """Symptoms on the way to firing."""
         return [(key, name) for key, name, life in lifecycles(self.state) if life.stage is Stage.PENDING]
 
-    def unknown(self) -> dict[str, str]:
-        """What can't be told at the end, and why."""
-        return {
-            name: life.reason for _, name, life in lifecycles(self.state) if life.verdict is Verdict.UNKNOWN
-        }
+    def unknown(self) -> list[tuple[EngineKey, str, str]]:
+        """What can't be told at the end, of which engine, and why."""
+        return [
+            (key, name, life.reason)
+            for key, name, life in lifecycles(self.state)
+            if life.verdict is Verdict.UNKNOWN
+        ]
+
+    def fired(self, symptom: str) -> bool:
+        """Whether a symptom ever fired, on any engine."""
+        return symptom in self._first
 
     def as_data(self) -> dict[str, Any]:
         """All of it as plain data for JSON."""
@@ -117,6 +140,9 @@ class Watch:
             "samples": self.samples,
             "failed_scrapes": self.failed,
             "duration_s": round(self.duration_s, 3),
+            "events": [
+                report.event(one) | {"t": round(one.t - (self.start or 0.0), 3)} for one in self.events
+            ],
             "transitions": [report.transition(one, start=self.start or 0.0) for one in self.transitions],
             "symptoms": {row.id: self._symptom(row.id) for row in SYMPTOMS},
             "regimes": self.regimes(),

@@ -16,6 +16,8 @@ Kvwatch = Callable[..., CompletedProcess[str]]
 Serve = Callable[..., str]
 SATURATED = "0.32.0--c-kv-saturation.jsonl.gz"
 IDLE = "0.32.0--a-idle.jsonl.gz"
+QUEUED = "0.32.0--d-queue-no-cache-pressure.jsonl.gz"
+HEALTHY = "0.32.0--b-healthy.jsonl.gz"
 
 
 def records_of(path: Path) -> list[Record]:
@@ -24,13 +26,63 @@ def records_of(path: Path) -> list[Record]:
 
 def test_check_of_a_server_that_is_fine(kvwatch: Kvwatch, serve: Serve, recordings: Path) -> None:
     url = serve(recordings / IDLE)
-    done = kvwatch("check", url.removeprefix("http://"), "--for", "1.5s", "--interval", "0.5", "--progress")
+    done = kvwatch("check", url.removeprefix("http://"), "--for", "10s", "--interval", "0.5", "--progress")
     assert done.returncode == 0
     assert "Fine: nothing is wrong" in done.stdout
     assert "Time per regime: idle 100%" in done.stdout
     assert re.search(r"KV usage +0%", done.stdout)
     assert re.search(r"prefix hit ratio +unknown: ", done.stdout)
-    assert re.search(r"\d/4 ", done.stderr)
+    assert re.search(r"\d/21 ", done.stderr)
+
+
+def test_check_of_servers_that_hold_requests_back(
+    command: list[str], environ: dict[str, str], serve: Serve, recordings: Path
+) -> None:
+    """No finding has its window full yet, and yet nothing is fine; all at once, since each takes its time."""
+    more = {
+        "saturated": [serve(recordings / SATURATED, begin=45), "--disable", "kv_thrashing"],
+        "queued": [serve(recordings / QUEUED, begin=30), "--json", "--max-num-seqs", "4"],
+        "healthy": [serve(recordings / HEALTHY, begin=20), "--json"],
+        "short": [serve(recordings / SATURATED, begin=45), "--for", "1s", "--disable", "kv_thrashing"],
+    }
+    words = [*command, "check", "--for", "12s"]
+    running = {
+        name: subprocess.Popen([*words, *given], stdout=subprocess.PIPE, text=True, env=environ)
+        for name, given in more.items()
+    }
+    said = {name: process.communicate(timeout=60)[0] for name, process in running.items()}
+    assert {name: process.returncode for name, process in running.items()} == {
+        "saturated": 1,
+        "queued": 1,
+        "healthy": 0,
+        "short": 2,
+    }
+    told = "requests waited for the KV cache in 100% of 0:12; the finding kv_exhausted needs more than 30 s within"
+    assert "\nOn the way:\n  127.0.0.1" in said["saturated"]
+    assert f"\nOn the way: {told} a minute: watch longer, --for 90s\n" in said["saturated"]
+    queued = json.loads(said["queued"])
+    assert queued["verdict"] == "pending"
+    (limited,) = queued["limited"]
+    assert (limited["regime"], limited["symptom"]) == ("sequence_limited", "sequence_limited")
+    assert limited["share"] > 0.5
+    healthy = json.loads(said["healthy"])
+    assert (healthy["verdict"], healthy["exit_code"], healthy["limited"]) == ("fine", 0, [])
+    assert "\nUnknown: watched too short to tell: 0:01 of at least 0:10 (see --for)\n" in said["short"]
+
+
+def test_check_is_not_stopped_by_settings_that_it_does_not_use(
+    kvwatch: Kvwatch, serve: Serve, recordings: Path
+) -> None:
+    words = ["check", serve(recordings / IDLE), "--for", "1s", "--json"]
+    done = kvwatch(*words, KVWATCH_PORT="x", KVWATCH_DUTY_CYCLE="7", KVWATCH_TARGETS="ftp://x")
+    assert json.loads(done.stdout)["samples"] == 2
+    said = done.stderr.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("kvwatch: not used here, but wrong: KVWATCH_DUTY_CYCLE 7: ")
+    assert "KVWATCH_PORT x: must be a whole number" in said[0]
+    wrong = kvwatch(*words, KVWATCH_HISTORY="x", KVWATCH_PORT="x")
+    assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 1)
+    assert wrong.stderr.startswith("kvwatch: KVWATCH_HISTORY x: not a duration")
 
 
 def test_check_of_a_server_in_trouble(kvwatch: Kvwatch, serve: Serve, recordings: Path) -> None:
@@ -94,6 +146,30 @@ def test_record_makes_a_recording_with_what_failed_in_it(
     assert kvwatch(*words, "--force", "--for", "0.25").returncode == 0
 
 
+def test_record_of_nothing_leaves_nothing_and_says_why(
+    kvwatch: Kvwatch, serve: Serve, recordings: Path, tmp_path: Path
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    made = tmp_path / "made.jsonl.gz"
+    words = ["-o", made, "--for", "1s", "--interval", "0.5"]
+    done = kvwatch("record", f"127.0.0.1:{port}", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"127.0.0.1:{port}/metrics gave no page at all, so there is no {made}: refused (" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    data = json.loads(kvwatch("record", f"127.0.0.1:{port}", *words, "--json").stdout)
+    assert (data["file"], data["samples"], data["failed_scrapes"]) == (None, 3, 3)
+    bad = tmp_path / "bad.pem"
+    bad.write_text("no certificate")
+    assert kvwatch("record", "https://127.0.0.1:1", *words, "--ca-file", bad).returncode == 2
+    assert list(tmp_path.iterdir()) == [bad]
+    assert kvwatch("record", serve(recordings / IDLE), *words).returncode == 0
+    before = made.read_bytes()
+    assert kvwatch("record", f"127.0.0.1:{port}", *words, "--force").returncode == 2
+    assert made.read_bytes() == before
+
+
 def test_record_ends_cleanly_at_ctrl_c(
     command: list[str], environ: dict[str, str], serve: Serve, recordings: Path, tmp_path: Path
 ) -> None:
@@ -132,6 +208,7 @@ def test_demo_shows_a_symptom_with_evidence_and_what_to_do(
     assert [process.returncode for process in both] == [0, 0]
     assert wrong == wrong_too == ""
     assert f"Port {port} is in use" in text
+    assert "clocks in the page, /metrics and the API run 5 times as fast" in text.partition("Ctrl-C")[0]
     assert re.search(r"metrics +http://127\.0\.0\.1:\d+/metrics", text)
     fired = text.partition("kv_thrashing fires:")[2]
     for part in (
@@ -143,6 +220,7 @@ def test_demo_shows_a_symptom_with_evidence_and_what_to_do(
         assert part in fired
     said = [json.loads(line) for line in data.splitlines()]
     assert said[0]["port_in_use"] == port
+    assert said[1]["clock_speed"] == 5
     firing = next(one for one in said if one.get("transition", {}).get("to") == "firing")
     assert firing["findings"][0]["symptom"] == "kv_thrashing"
 

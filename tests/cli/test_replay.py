@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -28,7 +29,8 @@ def replayed(kvwatch: Kvwatch, recordings: Path) -> Callable[..., dict[str, Any]
 def test_json_has_the_documented_shape(replayed: Callable[..., dict[str, Any]]) -> None:
     found = replayed("0.32.0--c-kv-saturation")
     assert list(found) == [
-        "samples", "failed_scrapes", "duration_s", "transitions", "symptoms", "regimes", "engines", "skipped",
+        "samples", "failed_scrapes", "duration_s", "events", "transitions", "symptoms", "regimes", "engines",
+        "skipped",
     ]  # fmt: skip
     assert set(found["symptoms"]) == {row.id for row in SYMPTOMS}
     (fired,) = [one for name, one in found["symptoms"].items() if name == "kv_thrashing"]
@@ -81,6 +83,86 @@ def test_transcript_for_people_says_the_same(kvwatch: Kvwatch, recordings: Path)
     assert "CRITICAL: " in done.stdout
     assert "What to do, in this order:" in done.stdout
     assert "Time per regime: kv_limited" in done.stdout
+
+
+def test_a_transcript_says_when_the_server_went_and_came_back(kvwatch: Kvwatch, recordings: Path) -> None:
+    killed = kvwatch(
+        "replay", recordings / "0.32.0--o-engine-killed.jsonl.gz", "--disable", "target_down"
+    ).stdout
+    assert re.search(r"\n +0:14  vllm  down  failure refused, detail URLError", killed)
+    assert "up again" not in killed
+    restarted = kvwatch("replay", recordings / "0.32.0--i-restart.jsonl.gz").stdout
+    lines = [line.split("  ") for line in restarted.splitlines() if re.match(r" +\d+:\d\d  ", line)]
+    told = [words[-2].strip() for words in lines if words[-3].strip() == "vllm"]
+    assert [what for what in told if what in {"down", "up again", "restart"}] == [
+        "down",
+        "up again",
+        "restart",
+    ]
+    assert "up again  down seconds 45\n" in restarted
+    events = json.loads(kvwatch("replay", recordings / "0.32.0--i-restart.jsonl.gz", "--json").stdout)[
+        "events"
+    ]
+    assert [one["event"] for one in events] == ["engine_appeared", "down", "up_again", "restart"]
+    assert events[2]["detail"] == {"down_seconds": pytest.approx(45, abs=0.5)}
+    assert events[2]["t"] == events[3]["t"] == pytest.approx(84, abs=1)
+
+
+def test_every_event_of_a_long_recording_is_told(kvwatch: Kvwatch, recordings: Path, tmp_path: Path) -> None:
+    """Also those after so many that the state forgets the oldest."""
+    with gzip.open(recordings / "0.32.0--i-restart.jsonl.gz") as lines:
+        pages = [json.loads(line) for line in lines]
+    first, last = pages[38], pages[-1]
+    path = tmp_path / "r.jsonl.gz"
+    with gzip.open(path, "wt", compresslevel=1) as file:
+        for i in range(230):
+            for page, t in ((first, 60 * i), (last, 60 * i + 30)):
+                file.write(json.dumps(page | {"t": t}) + "\n")
+    assert kvwatch("replay", path).stdout.count("  restart  ") == 459
+
+
+def test_what_is_empty_is_not_shown(kvwatch: Kvwatch, tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    page = "# TYPE up gauge\nup 1\n"
+    path.write_text("".join(json.dumps({"t": t, "status": 200, "body": page}) + "\n" for t in range(40)))
+    done = kvwatch("replay", path)
+    assert "signals_missing" in done.stdout
+    assert "unknown families" not in done.stdout
+
+
+def test_replay_is_not_stopped_by_settings_that_it_does_not_use(
+    kvwatch: Kvwatch, recordings: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "k.toml"
+    file.write_text("interval = 0\nnonsense = 1\n[thresholds]\nkv_exhausted.share = 0.4\n")
+    words = ["replay", recordings / "0.32.0--a-idle.jsonl.gz", "--config", file]
+    done = kvwatch(*words, KVWATCH_PORT="x", KVWATCH_INTERVL="3")
+    assert done.returncode == 0
+    said = done.stderr.splitlines()
+    assert (
+        said[0] == "kvwatch: KVWATCH_INTERVL is not a setting and is ignored; did you mean KVWATCH_INTERVAL?"
+    )
+    assert said[1].startswith("kvwatch: not used here, but wrong: ")
+    assert len(said) == 2
+    for part in (f"{file}: nonsense: no such setting", f"{file}: interval 0: must", "KVWATCH_PORT x: must"):
+        assert part in said[1]
+    wrong = kvwatch(*words, KVWATCH_MIN_OBSERVATIONS="x", KVWATCH_TARGETS="ftp://x")
+    assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 2)
+
+
+def test_an_outage_is_a_gap_whatever_the_pace_was_before(
+    kvwatch: Kvwatch, recordings: Path, tmp_path: Path
+) -> None:
+    """A page every 15 s, later every second, then a hole of 25 s: that, and no more, was not watched."""
+    with gzip.open(recordings / "0.32.0--a-idle.jsonl.gz") as lines:
+        page = json.loads(next(lines))
+    times = [*range(0, 1050, 15), *range(1050, 1100), *range(1125, 1160)]
+    path = tmp_path / "r.jsonl.gz"
+    with gzip.open(path, "wt") as file:
+        file.writelines(json.dumps(page | {"t": 1e9 + t}) + "\n" for t in times)
+    found = json.loads(kvwatch("replay", path, "--json").stdout)
+    assert found["regimes"]["unknown"] == pytest.approx(16)
+    assert "155 scrapes over 19:19, none failed; one every 1 to 15 s" in kvwatch("replay", path).stdout
 
 
 def test_a_page_as_text_is_replayed(kvwatch: Kvwatch, tmp_path: Path, recordings: Path) -> None:
