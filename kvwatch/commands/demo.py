@@ -139,11 +139,19 @@ def _say_where(say: _Sayer, url: str) -> None:
         f"  metrics   {url}/metrics",
         f"  findings  {url}/api/v1/findings",
         "",
+        f"The clocks in the page, /metrics and the API run {_SPEED:g} times as fast, too: rates and durations are",
+        "those of the recording, and times of day run ahead of yours.",
         "What it finds is told here as it happens, with the time since the start; the first in some seconds.",
         "Ctrl-C ends it.",
         "",
     ]
-    say("\n".join(lines), page=f"{url}/", metrics=f"{url}/metrics", findings=f"{url}/api/v1/findings")
+    say(
+        "\n".join(lines),
+        page=f"{url}/",
+        metrics=f"{url}/metrics",
+        findings=f"{url}/api/v1/findings",
+        clock_speed=_SPEED,
+    )
 
 
 async def _tell(url: str, say: _Sayer) -> None:

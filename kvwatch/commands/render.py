@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-HELP = "write dashboards, alerts, runbooks and the tables of the README (for developers)"
+HELP = "write the tables of the README from the code (for developers)"
 EPILOG = """\
 examples:
   kvwatch render            in a checkout of kvwatch

@@ -59,6 +59,33 @@ def test_mistakes_are_told_in_a_line(kvwatch: Kvwatch, words: list[str], said: s
     assert all(line.startswith("kvwatch: ") for line in done.stderr.splitlines())
 
 
+def test_choices_and_separators_are_in_the_help(kvwatch: Kvwatch) -> None:
+    said = " ".join(kvwatch("run", "--help").stdout.split())
+    for part in (
+        "--log-format {text,json}",
+        "--log-level {debug,info,warning,error}",
+        "--narrow {auto,never}",
+        "as relays write them, several separated by commas",
+    ):
+        assert part in said
+
+
+def test_all_that_is_wrong_is_told_in_one_run(kvwatch: Kvwatch) -> None:
+    words = "run --threshold foo=1 --threshold kv_thrashing.per_request=x --disable bogus --alias x=y --target ftp://a"
+    done = kvwatch(*words.split(), "--target", '{"')
+    assert done.returncode == 2
+    for part in ("'foo' is", "per_request=x must be", "bogus is not", "x is not a signal; ", "ftp", "JSON"):
+        assert part in done.stderr
+    assert len(done.stderr.splitlines()) == 6
+
+
+def test_what_render_writes_is_what_its_help_says(kvwatch: Kvwatch) -> None:
+    for words in ([], ["render", "--help"]):
+        said = kvwatch(*words).stdout.lower()
+        assert "write the tables of the readme from the code" in said
+        assert "dashboard" not in said
+
+
 def test_an_unexpected_error_is_a_line_and_a_traceback_only_if_wanted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,7 +120,7 @@ def test_show_config_is_a_settings_file_with_origins(kvwatch: Kvwatch, tmp_path:
     assert "interval = 2  # env: KVWATCH_INTERVAL" in done.stdout
     assert "port = 80  # flag: --port" in done.stdout
     assert "geheim" not in done.stdout
-    assert "KVWATCH_TYPO is not a setting and is ignored" in done.stderr
+    assert done.stderr == "kvwatch: KVWATCH_TYPO is not a setting and is ignored\n"
     tomllib.loads(done.stdout)
     shown = json.loads(kvwatch("run", "--show-config", "--json").stdout)
     assert shown["interval"] == {"value": 1.0, "from": "default", "as": ""}
