@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -19,7 +19,7 @@ from kvwatch.core.state import State, Transition, initial
 from kvwatch.settings import Settings, TargetSettings
 from kvwatch.sidecar import log
 from kvwatch.sidecar.narrowing import Narrowing
-from kvwatch.sidecar.poller import Poller
+from kvwatch.sidecar.poller import Poller, Source
 from kvwatch.sidecar.scrape import Scraper
 from kvwatch.sidecar.store import Store
 from kvwatch.sidecar.transport import client_for
@@ -86,7 +86,7 @@ async def watching(handler: Handler, judge: Judge = advance, **more: object) -> 
     async with serving(handler) as server:
         target = TargetSettings(name="vllm", url=server.url, token=SecretStr(TOKEN))
         settings = Settings.model_validate({"targets": [target], "duty_cycle": 0.5} | more)
-        if "timeout_s" not in more:  # of real seconds, on a machine that may be busy
+        if more.get("timeout_s") is None:  # of real seconds, on a machine that may be busy
             settings = settings.model_copy(update={"timeout_s": 20.0})
         store, clock = Store([initial("vllm", settings.policy(target))]), TurnedClock()
         async with client_for(target) as client:
@@ -248,7 +248,7 @@ def test_why_scrapes_are_narrowed_or_not_is_the_real_reason(answer: str, why: st
         else:
             await send(writer, b"no", answer)
 
-    watch = watched(handler, 5, timeout_s=0.6)
+    watch = watched(handler, 5, timeout_s=0.6 if answer == "late" else None)
     (told,) = [line for line in watch.lines if "narrowed" in line]
     assert told["narrowed"] is (answer == "whole")
     assert str(told["why"]).startswith(why)
@@ -262,46 +262,64 @@ def less(page: bytes) -> bytes:
     return b"".join(lines)
 
 
-def late_at(*seconds: int, whole: bool = False) -> Watch:
-    """A server that misses the deadline at these seconds; with `whole`, only with whole pages."""
+@dataclass
+class Late:
+    """A source that at these seconds of the clock gives up waiting, for whole pages or for any; `kinds` is what
+    it was asked for."""
 
-    async def run() -> Watch:
-        vllm = VllmLike(pages(HEALTHY))
+    source: Source
+    clock: TurnedClock
+    seconds: tuple[int, ...]
+    whole_only: bool
+    kinds: str = ""
 
-        async def handler(asked: Asked, writer: asyncio.StreamWriter) -> None:
-            if round(watch.clock.now() - 1000.0) in seconds and not (whole and asked.names):
-                await asyncio.sleep(1)
-            else:
-                await vllm(asked, writer)
+    def __post_init__(self) -> None:
+        self.secrets = self.source.secrets
 
-        async with watching(handler, timeout_s=0.6) as watch:
+    async def scrape(self, pace: Pace, names: Sequence[str] | None = None) -> Scrape | ScrapeError:
+        self.kinds += "W" if names is None else "n"
+        if round(self.clock.now() - 1000.0) in self.seconds and not (self.whole_only and names):
+            return ScrapeError(Failure.TIMEOUT, "no whole answer within 0.9 s", 0.0)
+        return await self.source.scrape(pace, names)
+
+    async def facts(self) -> Facts:
+        return await self.source.facts()
+
+
+def late_at(*seconds: int, whole_only: bool = False) -> tuple[Watch, str]:
+    """A server that misses the deadline at these seconds, and what it was asked for."""
+
+    async def run() -> tuple[Watch, str]:
+        async with watching(VllmLike(pages(HEALTHY))) as watch:
+            late = Late(watch.poller._source, watch.clock, seconds, whole_only)
+            watch.poller._source = late
             await watch.run(90)
-            return watch
+            return watch, late.kinds
 
     return asyncio.run(run())
 
 
 def test_one_late_answer_is_counted_but_ends_no_narrowing_and_is_no_news() -> None:
-    watch = late_at(20)
+    watch, asked = late_at(20)
     assert watch.state.outcomes["timeout"] == 1
     assert watch.state.outcomes["ok"] == 89
-    assert kinds(watch).startswith("Wn" + "n" * 59)
-    assert kinds(watch).count("W") == 2  # at the start, and the one a minute
+    assert asked.startswith("Wn" + "n" * 59)
+    assert asked.count("W") == 2  # at the start, and the one a minute
     assert [line["up"] for line in watch.lines if "up" in line] == [True]
     assert [line["narrowed"] for line in watch.lines if "narrowed" in line] == [True]
 
 
 def test_two_late_answers_in_a_row_end_narrowing() -> None:
-    watch = late_at(20, 21)
+    watch, asked = late_at(20, 21)
     told = [line for line in watch.lines if "narrowed" in line]
     assert [line["narrowed"] for line in told] == [True, False, True]
-    assert told[1]["why"] == "2 in a row: no whole answer within 0.6 s"
-    assert kinds(watch).startswith("Wn" + "n" * 21 + "W")
+    assert told[1]["why"] == "2 in a row: no whole answer within 0.9 s"
+    assert asked.startswith("Wn" + "n" * 21 + "W")
 
 
 def test_a_whole_page_that_is_late_is_followed_by_a_narrowed_one() -> None:
-    watch = late_at(60, whole=True)
-    assert kinds(watch)[61:64] == "Wnn"
+    watch, asked = late_at(60, whole_only=True)
+    assert asked[61:64] == "Wnn"
     assert watch.state.outcomes["timeout"] == 1
     assert [line["narrowed"] for line in watch.lines if "narrowed" in line] == [True]
 
