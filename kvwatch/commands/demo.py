@@ -36,7 +36,7 @@ _TARGET = "demo"
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
-        type=int,
+        type=options.port,
         default=Settings.model_fields["port"].default,
         help="port to serve on (default: 9477)",
     )

@@ -6,14 +6,15 @@ import argparse
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from kvwatch.commands import options
 from kvwatch.core.outcome import Outcome, Pace
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load
-from kvwatch.settings.target import parse_target
+from kvwatch.settings.target import overridden, parse_target, same_server
 
 _TARGET_FLAGS = ("token_file", "ca_file", "insecure_tls", "max_num_seqs")
 _SETTINGS = ("config", "interval_s", "timeout_s", "max_body_bytes")
@@ -33,29 +34,54 @@ def add(parser: argparse.ArgumentParser, *more: str) -> None:
         flag = f"--{name.replace('_', '-')}"
         if name == "insecure_tls":
             parser.add_argument(flag, action="store_true", default=None, help=described)
+        elif name == "max_num_seqs":
+            parser.add_argument(flag, metavar="REQUESTS", type=options.requests, help=described)
         else:
-            parser.add_argument(flag, metavar="FILE" if name.endswith("file") else "REQUESTS", help=described)
+            parser.add_argument(flag, metavar="FILE", help=described)
     options.add_settings(parser, (*_SETTINGS, *more))
 
 
 def settings_of(args: argparse.Namespace) -> tuple[Settings, TargetSettings]:
     """The settings that the command uses (those it takes, and of the judgement all or none), and the one target
-    they name."""
+    they name.
+
+    A URL that is that of a configured target means that one, with all that the settings say of it; what is given
+    on the command line beside it comes first.
+    """
     given = options.given(args)
+    wrong: tuple[str, ...] = ()
     used = {"targets", *_SETTINGS} | (options.JUDGEMENT if hasattr(args, "thresholds") else set())
     extra = {name: getattr(args, name) for name in _TARGET_FLAGS if getattr(args, name) is not None}
     if args.url is not None:
-        given["targets"] = [parse_target(args.url) | extra]
+        asked, wrong = _configured(given, parse_target(args.url) | extra)
+        given["targets"] = [asked]
     settings = options.load_noted(given, used=used)
+    for problem in wrong:
+        print(f"kvwatch: not used here, but wrong: {problem}", file=sys.stderr)
     if len(settings.targets) > 1:
         urls = " or ".join(target.url for target in settings.targets)
         raise SettingsError([f"the settings name several servers: give the URL of one, {urls}"])
     (target,) = settings.targets
     if args.url is None and extra:
-        shown: dict[str, Any] = {"name": target.name, "url": target.url}
-        settings = load(given | {"targets": [shown | extra]}, used=used)
+        settings = load(given | {"targets": [overridden(target, extra)]}, used=used)
         (target,) = settings.targets
     return settings, target
+
+
+def _configured(given: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What is `asked` for, with what the settings say of a target of that URL, the one of that name before others.
+
+    And what is wrong with the settings, if they can't be searched: the target meant may be among them, with its token.
+    """
+    try:
+        known = load(given, used={"config", "targets"}).targets
+    except SettingsError as error:
+        return dict(asked), error.problems
+    same = [target for target in known if same_server(target.url, asked["url"])]
+    if not same:
+        return dict(asked), ()
+    found = next((target for target in same if target.name == asked.get("name")), same[0])
+    return overridden(found, {name: value for name, value in asked.items() if value != ""}), ()
 
 
 @contextlib.asynccontextmanager

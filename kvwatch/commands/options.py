@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from kvwatch.core.report import clean
 from kvwatch.settings import Settings, load
 from kvwatch.settings.model import choices
 from kvwatch.settings.sources import SECRET, flag
+from kvwatch.settings.target import MOST_SEQS, target_name
 from kvwatch.settings.values import duration
 
 #: Settings of the judgement.
@@ -116,6 +118,30 @@ def seconds(text: str) -> float:
     if value <= 0:
         raise argparse.ArgumentTypeError(f"{text}: must be above 0")
     return value
+
+
+def requests(text: str) -> int:
+    """A number of requests, for argparse."""
+    return _whole(text, 1, MOST_SEQS)
+
+
+def port(text: str) -> int:
+    """A port to serve on, for argparse."""
+    return _whole(text, 0, 65_535)
+
+
+def _whole(text: str, low: int, high: int) -> int:
+    if re.fullmatch(r"\s*\d{1,10}\s*", text, re.ASCII) and low <= int(text) <= high:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text}: must be a whole number from {low} to {high}")
+
+
+def name(text: str) -> str:
+    """The name of a target, for argparse."""
+    try:
+        return target_name(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
 
 
 def print_json(data: Mapping[str, Any]) -> None:

@@ -35,9 +35,14 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", metavar="FILE", help="a recording made by `kvwatch record`, or a saved page of metrics"
     )
-    parser.add_argument("--target", metavar="NAME", help="what to call the recorded server (default: vllm)")
     parser.add_argument(
-        "--max-num-seqs", metavar="REQUESTS", type=int, help="the server's --max-num-seqs, if known"
+        "--target", metavar="NAME", type=options.name, help="what to call the recorded server (default: vllm)"
+    )
+    parser.add_argument(
+        "--max-num-seqs",
+        metavar="REQUESTS",
+        type=options.requests,
+        help="the server's --max-num-seqs, if known",
     )
     options.add_settings(
         parser, ("config", "thresholds", "disabled", "spellings", "aliases", "min_observations")
@@ -81,7 +86,7 @@ def _target(settings: Settings, args: argparse.Namespace) -> TargetSettings:
         (found,) = known.values()
     if args.max_num_seqs is None:
         return found
-    return TargetSettings(**(found.model_dump() | {"max_num_seqs": args.max_num_seqs}))
+    return found.model_copy(update={"max_num_seqs": args.max_num_seqs})
 
 
 def as_data(watch: Watch, skipped: list[Skipped]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from pydantic_core import InitErrorDetails
 
 from kvwatch.settings.values import from_json
 
+MOST_SEQS = 1_000_000_000
 DEFAULT_URL = "http://localhost:8000/metrics"
 _NAMED = re.compile(r"(?P<name>[^=/?#@]*)=(?P<url>.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z0-9_.:\[\]-]{1,255}")
@@ -47,6 +48,7 @@ class TargetSettings(BaseModel):
     max_num_seqs: int | None = Field(
         default=None,
         ge=1,
+        le=MOST_SEQS,
         description="its --max-num-seqs, in requests; left out, the ceiling is inferred from a plateau",
     )
 
@@ -60,9 +62,7 @@ class TargetSettings(BaseModel):
     def _named(cls, name: str, info: ValidationInfo) -> str:
         if not name:
             return urlsplit(info.data["url"]).netloc if "url" in info.data else ""
-        if not _NAME.fullmatch(name):
-            raise ValueError("a target's name may hold letters, digits and _ . : [ ] - only")
-        return name
+        return target_name(name)
 
     @field_validator("token")
     @classmethod
@@ -75,6 +75,13 @@ class TargetSettings(BaseModel):
         if path is not None:
             read_text(path)
         return path
+
+
+def target_name(text: str) -> str:
+    """`text` if a target may be named so, else ValueError."""
+    if not _NAME.fullmatch(text):
+        raise ValueError("a target's name may hold up to 255 letters, digits and _ . : [ ] - only")
+    return text
 
 
 def read_text(path: Path) -> str:
@@ -176,6 +183,28 @@ def _items(value: Any) -> list[Any]:
     if not isinstance(value, list | tuple):
         raise ValueError("write a URL or name=URL, several separated by commas")  # noqa: TRY004 - as values does
     return [one for item in value for one in _items(item)]
+
+
+def overridden(target: TargetSettings, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What was said of a target, with other values for some fields; a token, or the file of one, for the other."""
+    said: dict[str, Any] = {name: getattr(target, name) for name in target.model_fields_set}
+    if fields.keys() & {"token", "token_file"}:
+        said = {name: value for name, value in said.items() if name not in {"token", "token_file"}}
+    return {"name": target.name, "url": target.url} | said | dict(fields)
+
+
+def same_server(one: str, other: str) -> bool:
+    """Whether two URLs, however people write them, are the same; what can't be a URL is like no other."""
+    try:
+        return _canonical(one) == _canonical(other)
+    except ValueError:
+        return False
+
+
+def _canonical(url: str) -> tuple[str, str, int, str, str]:
+    parts = urlsplit(whole_url(url))
+    port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    return parts.scheme, (parts.hostname or "").removesuffix("."), port, parts.path, parts.query
 
 
 def parse_target(text: str) -> dict[str, str]:

@@ -77,9 +77,10 @@ def test_check_is_not_stopped_by_settings_that_it_does_not_use(
     done = kvwatch(*words, KVWATCH_PORT="x", KVWATCH_DUTY_CYCLE="7", KVWATCH_TARGETS="ftp://x")
     assert json.loads(done.stdout)["samples"] == 2
     said = done.stderr.splitlines()
-    assert len(said) == 1
+    assert len(said) == 2
     assert said[0].startswith("kvwatch: not used here, but wrong: KVWATCH_DUTY_CYCLE 7: ")
     assert "KVWATCH_PORT x: must be a whole number" in said[0]
+    assert said[1].startswith("kvwatch: not used here, but wrong: KVWATCH_TARGETS, target 1 url ftp://x: ")
     wrong = kvwatch(*words, KVWATCH_HISTORY="x", KVWATCH_PORT="x")
     assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 1)
     assert wrong.stderr.startswith("kvwatch: KVWATCH_HISTORY x: not a duration")

@@ -10,6 +10,7 @@ from kvwatch.core.state import initial
 from kvwatch.mixin import settings_table
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load, show
 from kvwatch.settings.showing import provenance
+from kvwatch.settings.target import overridden, same_server
 
 
 @pytest.fixture(autouse=True)
@@ -373,3 +374,33 @@ def test_every_setting_says_what_it_is_and_in_which_unit() -> None:
         assert field.description, name
         if name.endswith("_s"):
             assert "second" in field.description, name
+
+
+def test_a_target_keeps_what_was_said_of_it_where_one_field_is_overridden(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("geheim\n")
+    (target,) = load({"targets": [{"url": "gpu1", "token_file": str(file), "insecure_tls": True}]}).targets
+    (again,) = load({"targets": [overridden(target, {"max_num_seqs": 8})]}).targets
+    assert again == target.model_copy(update={"max_num_seqs": 8})
+    other = tmp_path / "other"
+    other.write_text("anders")
+    (held,) = load({"targets": [{"url": "gpu1", "token": "geheim"}]}).targets
+    (again,) = load({"targets": [overridden(held, {"token_file": other})]}).targets
+    assert again.token is not None
+    assert again.token.get_secret_value() == "anders"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("gpu1:8000", "http://GPU1:8000/metrics", True),
+        ("http://gpu1", "gpu1:80/", True),
+        ("https://gpu1:443/metrics", "https://gpu1.", True),
+        ("https://gpu1", "http://gpu1", False),
+        ("gpu1/metrics?x=1", "gpu1/metrics", False),
+        ("gpu1/a", "gpu1/b", False),
+        ("ftp://gpu1", "ftp://gpu1", False),
+    ],
+)
+def test_what_is_the_same_server(one: str, other: str, same: bool) -> None:
+    assert same_server(one, other) is same
