@@ -66,7 +66,7 @@ def _add_metrics(app: FastAPI, registry: CollectorRegistry) -> None:
 
     async def metrics(request: Request) -> Response:
         """kvwatch's metrics, in the text format or OpenMetrics, as `Accept` asks."""
-        render, content_type = renderer.choose(request.headers.get("accept", ""))
+        render, content_type = renderer.choose(",".join(request.headers.getlist("accept")))
         return Response(render(registry), media_type=None, headers={"Content-Type": content_type})
 
     app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})(metrics)
@@ -137,7 +137,7 @@ def _explain_errors(app: FastAPI) -> None:
         if error.status_code == 405:
             return answer(405, "kvwatch is read-only: use GET", error.headers)
         if error.status_code == 404 and error.detail == "Not Found":
-            return answer(404, f"nothing is at {request.url.path[:200]}; / lists what there is")
+            return answer(404, f"nothing is at {request.scope['path'][:200]}; / lists what there is")
         return answer(error.status_code, str(error.detail), error.headers)
 
     @app.exception_handler(RequestValidationError)

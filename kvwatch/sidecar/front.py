@@ -1,4 +1,4 @@
-"""What every request passes first: who may ask, HEAD as GET without the body, and headers for all answers."""
+"""What every request passes first: who may ask, HEAD as GET without the body, compression, headers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING
 
 from fastapi.responses import JSONResponse
 
+from kvwatch.sidecar.negotiation import takes_gzip
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """Answered without a token: an orchestrator's probes carry none."""
+_ENCODINGS = b"accept-encoding"
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -47,13 +52,23 @@ class Front:
             return
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # the server leaves the body out
-        await self._app(scope, receive, sending)
+        await self._app({**scope, "headers": _settled(scope["headers"])}, receive, sending)
 
     def _may_ask(self, scope: Scope) -> bool:
         if self._token is None:
             return True
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         return len(given) == 1 and hmac.compare_digest(_token_in(given[0]), self._token)
+
+
+def _settled(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers of a request, with the encoding to use in place of those that are accepted.
+
+    What compresses the answers only looks for the word, and would find it in ``gzip;q=0``.
+    """
+    accepted = [value.decode("latin-1") for name, value in headers if name == _ENCODINGS]
+    others = [(name, value) for name, value in headers if name != _ENCODINGS]
+    return [*others, (_ENCODINGS, b"gzip")] if takes_gzip(accepted) else others
 
 
 def _refusal() -> JSONResponse:

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
+from kvwatch.sidecar.negotiation import wants_openmetrics
+
 _MOST_REMEMBERED = 50_000
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores"
 _TEXT_TYPES = {"info": "gauge", "unknown": "untyped"}
 _TEXT_SUFFIXES = {"counter": "_total", "info": "_info"}
 
@@ -28,11 +31,10 @@ class Renderer:
         self._blocks: dict[tuple[tuple[str, str], ...], str] = {}
 
     def choose(self, accept: str) -> tuple[Render, str]:
-        """How to write a page for who accepts this, and its content type."""
-        _, content_type = choose_encoder(accept)
-        if content_type.startswith("application/openmetrics-text"):
-            return self.openmetrics, content_type
-        return self.text, content_type
+        """How to write a page for who accepts this, and its content type: what is written, never what was asked."""
+        if wants_openmetrics(accept):
+            return self.openmetrics, _OPENMETRICS
+        return self.text, _TEXT
 
     def text(self, registry: CollectorRegistry) -> bytes:
         """The text format 0.0.4."""

@@ -19,6 +19,9 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from hypothesis import example, settings
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -139,6 +142,104 @@ def test_compressed_for_who_asks_for_it(accepted: str, packed: bool) -> None:
     encoding, raw = asyncio.run(run())
     assert (encoding == "gzip") is packed
     assert b"kvwatch_up" in (gzip.decompress(raw) if packed else raw)
+
+
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;"
+    "version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;"
+    "q=0.3,*/*;q=0.2"
+)
+"""What it sends."""
+_WORDS = st.sampled_from(
+    (
+        "application/openmetrics-text",
+        "text/plain",
+        "*/*",
+        "gzip",
+        "identity",
+        "version",
+        "escaping",
+        "q",
+        "charset",
+    )
+)
+_VALUES = st.sampled_from(
+    ("1.0.0", "1.0", "0.0.4", "9", "abc", "", "0", "0.5", "1e9", "nan", "-1", '"1.0.0"', "1." * 99)
+)
+_PARTS = st.one_of(
+    _WORDS,
+    st.builds("{}={}".format, _WORDS, _VALUES),
+    st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20),
+)
+_HEADER = st.lists(st.lists(_PARTS, max_size=5).map(";".join), max_size=5).map(",".join)
+
+
+@cache
+def small_app() -> FastAPI:
+    return app_of(store_of(SATURATED))
+
+
+@settings(max_examples=60, deadline=None)
+@example(accept="application/openmetrics-text;version=abc", encoding="")
+@example(accept="application/openmetrics-text;version=9", encoding="gzip;q=0")
+@example(accept="text/plain;version=;q=", encoding=";;gzip;q=,")
+@drawn(accept=_HEADER, encoding=_HEADER)
+def test_whatever_a_client_accepts_it_gets_a_page_that_is_what_it_says(accept: str, encoding: str) -> None:
+    answer = ask(small_app(), "/metrics", **{"accept": accept, "accept-encoding": encoding})
+    assert answer.status_code == 200
+    kind = answer.headers["content-type"]
+    if kind.startswith("application/openmetrics-text; version=1.0.0;"):
+        assert "kvwatch_up" in {family.name for family in parse_openmetrics(answer.text)}  # type: ignore[no-untyped-call]
+    else:
+        assert kind == "text/plain; version=0.0.4; charset=utf-8"
+        assert "kvwatch_up" in {family.name for family in parse_text(answer.text)}
+
+
+@pytest.mark.parametrize(
+    ("accept", "openmetrics"),
+    [
+        ("application/openmetrics-text", True),
+        ("application/openmetrics-text;version=abc", False),
+        ("application/openmetrics-text;version=9", False),
+        ("application/openmetrics-text;version=9, application/openmetrics-text;version=1.0.0;q=0.1", True),
+        ("application/openmetrics-text;version=0.0.1", False),
+        ("application/openmetrics-text;q=0", False),
+        ("application/openmetrics-text;q=0.2,text/plain;q=0.8", False),
+        (
+            PROMETHEUS_3,
+            True,
+        ),
+        ("text/plain;version=9", False),
+    ],
+)
+def test_openmetrics_only_in_the_version_that_is_written(accept: str, openmetrics: bool) -> None:
+    answer = ask(small_app(), "/metrics", accept=accept)
+    assert answer.status_code == 200
+    assert answer.text.endswith("# EOF\n") is openmetrics
+    assert ("version=1.0.0" in answer.headers["content-type"]) is openmetrics
+    assert "9" not in answer.headers["content-type"]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "packed"),
+    [
+        ("gzip;q=0", False),
+        ("gzip; q=0.000", False),
+        ("br, GZIP ;q=0.1", True),
+        ("not-gzip", False),
+        ("gzip, gzip;q=0", False),
+    ],
+)
+def test_gzip_is_not_for_who_refuses_it(accepted: str, packed: bool) -> None:
+    answer = ask(small_app(), "/metrics", **{"accept-encoding": accepted})
+    assert (answer.headers.get("content-encoding") == "gzip") is packed
+    assert "kvwatch_up" in answer.text
+
+
+@pytest.mark.parametrize("host", ["[", "[::1", "a b", ""])
+def test_a_host_that_is_none_breaks_nothing(host: str) -> None:
+    assert ask(small_app(), "/nothing", host=host).status_code == 404
+    assert ask(small_app(), "/metrics", host=host).status_code == 200
 
 
 # -- JSON -------------------------------------------------------------------------------------------------------
