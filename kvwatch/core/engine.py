@@ -92,10 +92,9 @@ def emptied(engine: EngineState) -> EngineState:
     )
 
 
-def in_regime(engine: EngineState, regime: Regime, now: float) -> EngineState:
-    if engine.regime is regime:
-        return engine
-    return replace(engine, regime=regime, regime_since=now)
+def in_regime(engine: EngineState, regime: Regime) -> EngineState:
+    """The engine in a regime."""
+    return engine if engine.regime is regime else replace(engine, regime=regime)
 
 
 def answered_engine(
@@ -168,7 +167,7 @@ def answered_engine(
     )
     if full:
         engine = _laddered(engine, page, now)
-    engine = in_regime(engine, regime, now)
+    engine = in_regime(engine, regime)
     derived = derive(
         snapshot,
         engine.windows,

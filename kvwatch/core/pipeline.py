@@ -96,7 +96,7 @@ def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
     }
     other = _another_process(state, page, fell)
     alternating = other and state.switched_at is not None and now - state.switched_at < _STARTS_IN_S
-    restart = _restart(state, page, fell, now) if other and not alternating else None
+    restart = _restart(state, fell, now) if other and not alternating else None
     events = list(state.events)
     if alternating and not any(e.kind == "several_servers" and now - e.t < _SAID_AGAIN_S for e in events):
         events.append(Event(now, scrape.wall, "several_servers", EngineKey(state.target)))
@@ -113,7 +113,7 @@ def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
         engine = engines.get(key)
         if engine is None:
             events.append(Event(now, scrape.wall, "engine_appeared", key))
-            engine = EngineState(key, on_page, Regime.UNKNOWN, now, now, now)
+            engine = EngineState(key, on_page, Regime.UNKNOWN, now, now)
         elif other:
             engine = fresh(engine, now)
         snapshot = completed(on_page, engine.snapshot) if partial else on_page
@@ -123,7 +123,7 @@ def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
             events.append(Event(now, scrape.wall, "engine_vanished", key))
             del engines[key]
         else:
-            engines[key] = in_regime(emptied(engines[key]), Regime.UNKNOWN, now)
+            engines[key] = in_regime(emptied(engines[key]), Regime.UNKNOWN)
     for key in sorted(set(engines) - set(page.engines), key=lambda gone: engines[gone].seen_at):
         if len(engines) <= MAX_ENGINES:
             break
@@ -171,7 +171,7 @@ def _another_process(state: State, page: Page, fell: Mapping[EngineKey, int]) ->
     return moved or max(fell.values(), default=0) >= _FELL_TOGETHER
 
 
-def _restart(state: State, page: Page, fell: Mapping[EngineKey, int], now: float) -> Restart:
+def _restart(state: State, fell: Mapping[EngineKey, int], now: float) -> Restart:
     """What was seen of a restart."""
     last = [row for engine in state.engines.values() if (row := engine.windows.samples.last) is not None]
     scores = [
@@ -180,7 +180,6 @@ def _restart(state: State, page: Page, fell: Mapping[EngineKey, int], now: float
     return Restart(
         at=now,
         counters_fell=max(fell.values(), default=0),
-        started_at=page.server.number("engine_start_time_seconds"),
         usage_before=max((row.usage for row in last if row.usage is not None), default=None),
         pressure_before=max(scores, default=None),
         waiting_before=sum(row.waiting for row in last if row.waiting is not None) if last else None,
@@ -200,6 +199,6 @@ def _failed(state: State, error: ScrapeError, now: float) -> State:
         error=error,
         failing_since=state.failing_since if same and state.failing_since is not None else now,
         outcomes={**state.outcomes, str(error.kind): state.outcomes.get(str(error.kind), 0) + 1},
-        engines={key: in_regime(engine, regime, now) for key, engine in state.engines.items()},
+        engines={key: in_regime(engine, regime) for key, engine in state.engines.items()},
         unattended=regime,
     )

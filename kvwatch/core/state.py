@@ -67,13 +67,12 @@ class UsageTally:
 class EngineState:
     """One engine. Counted seconds never fall and are never reset, whatever vLLM does.
 
-    `seen_at` is when it was last on a good page, `regime` holds since `regime_since` (monotonic seconds).
+    `seen_at` is when it was last on a good page (monotonic seconds).
     """
 
     key: EngineKey
     snapshot: Snapshot
     regime: Regime
-    regime_since: float
     accounted_to: float
     seen_at: float
     windows: Windows = field(default_factory=Windows)

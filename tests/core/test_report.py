@@ -87,7 +87,7 @@ def test_a_replay_tells_the_numbers_of_the_last_good_page() -> None:
 
 def test_an_engine_without_any_derived_number_has_none_to_take_away() -> None:
     (engine,) = watched(1).engines.values()
-    told = report.engine(type(engine)(engine.key, engine.snapshot, engine.regime, 0, 0, 0), unseen_s=1.0)
+    told = report.engine(type(engine)(engine.key, engine.snapshot, engine.regime, 0, 0), unseen_s=1.0)
     assert told["derived"] == {} == Derived().values
 
 

@@ -80,11 +80,10 @@ class EngineView:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A restart of vLLM as kvwatch saw it. Times are monotonic seconds but `started_at`, unix."""
+    """A restart of vLLM as kvwatch saw it. Times are monotonic seconds."""
 
     at: float
     counters_fell: int
-    started_at: float | None
     usage_before: float | None
     pressure_before: float | None
     waiting_before: float | None
