@@ -3,9 +3,10 @@
 Theory of operation
     A narrowed answer is used only after it was held against a whole page: it must have every series of that
     page that kvwatch reads (`fault_of`). That is tried at the start, after every restart of vLLM, and every
-    ten minutes. While it is in use, a whole page a minute shows what is new. An answer that lacks a name, or
-    that fails where the whole page does not, ends the use at once; the next try comes a minute later, then
-    two, four, at most ten.
+    ten minutes. While it is in use, a whole page a minute shows what is new. An answer that has fewer series of
+    a name than the last good page had, as when one engine is missing, is followed by a whole page in the same
+    tick; if that has more, or if only the narrowed one fails, the use ends at once. The next try comes a minute
+    later, then two, four, at most ten.
 
     A busy vLLM may miss a deadline now and then, and a whole page is more work for it than a narrowed one. So
     one answer that does not come in time ends nothing, and the next is asked for narrowed; two in a row do.
@@ -13,7 +14,9 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from kvwatch.core.exposition import BadExposition, Reader
@@ -28,6 +31,7 @@ _FIRST_RETRY_S = 60.0
 _AGAIN = frozenset({Failure.HTTP_STATUS, Failure.TOO_LARGE, Failure.MALFORMED, Failure.CONNECTION})
 """Failures of a narrowed scrape after which a whole page may still come, in the same tick."""
 _LATE_IN_A_ROW = 2
+_NAMES = re.compile(rb"^([^{\s#]+)[{ ]", re.MULTILINE)
 HELD = "a narrowed answer holds all that is read of the whole page"
 """Why narrowing is used, when it is."""
 
@@ -44,6 +48,8 @@ class Narrowing:
         self._retry_s = _FIRST_RETRY_S
         self._started = False
         self._late = 0
+        self._series: Mapping[str, int] = {}
+        """How many series each name had on the last good page, whole or narrowed."""
 
     def names(self, state: State, pace: Pace, now: float) -> tuple[str, ...] | None:
         """The names to ask for; None for a whole page."""
@@ -57,8 +63,10 @@ class Narrowing:
             return None
         return sample_names(state.policy.vocabulary, state.exposed, pace) or None
 
-    def saw_whole(self, now: float) -> None:
+    def saw_whole(self, body: bytes, now: float) -> None:
+        """Takes a good whole page: what narrowed ones must have from now on."""
         self._whole_at = now
+        self._series = series_of(body)
 
     def probe_due(self, state: State, now: float) -> bool:
         """Whether a narrowed answer should be held against the whole page that was just read."""
@@ -95,8 +103,11 @@ class Narrowing:
         if not self.in_use or names is None:
             return ""
         if isinstance(outcome, Scrape):
-            absent = lacking(outcome.body, names)
-            return _lacks("names asked for", absent) if absent else ""
+            there = series_of(outcome.body)
+            fewer = lacking(there, self._series, names)
+            if not fewer:
+                self._series = {**self._series, **there}
+            return _lacks("names asked for in whole or in part", fewer) if fewer else ""
         if is_late(outcome):
             return f"{self._late} in a row: {outcome.detail}" if self._late >= _LATE_IN_A_ROW else ""
         return outcome.detail if outcome.kind in _AGAIN else ""
@@ -107,22 +118,27 @@ def is_late(outcome: Outcome) -> bool:
 
 
 def complete(state: State) -> bool:
-    """Whether every engine shows what is asked for every second; some releases expose it with the first request."""
+    """Whether every engine that is there shows what is asked for every second; some releases expose it with the
+    first request."""
     needed = (*CORE, "requests_finished_total")
-    return bool(state.engines) and not any(
-        name in engine.snapshot.missing for engine in state.engines.values() for name in needed
-    )
+    there = [engine for engine in state.engines.values() if engine.seen_at == state.good_at]
+    return bool(there) and not any(name in engine.snapshot.missing for engine in there for name in needed)
 
 
-def lacking(body: bytes, names: Sequence[str]) -> list[str]:
-    """The names of which no sample begins a line of the body."""
-    text = b"\n" + body
-    found = []
-    for name in names:
-        line = b"\n" + name.encode()
-        if line + b"{" not in text and line + b" " not in text:
-            found.append(name)
-    return found
+def series_of(body: bytes) -> Mapping[str, int]:
+    """How many samples of each name a page has."""
+    return Counter(name.decode("ascii", "replace") for name in _NAMES.findall(body))
+
+
+def lacking(there: Mapping[str, int], expected: Mapping[str, int], names: Iterable[str]) -> list[str]:
+    """The names of which there are fewer series than expected, or none."""
+    return [name for name in names if there.get(name, 0) < max(expected.get(name, 0), 1)]
+
+
+def same_lack(narrowed: bytes, whole: bytes, names: Iterable[str]) -> bool:
+    """Whether a narrowed answer has all series that a whole page right after it has: it was not the narrowing."""
+    expected, there = series_of(whole), series_of(narrowed)
+    return all(there.get(name, 0) >= expected.get(name, 0) for name in names)
 
 
 def fault_of(vocabulary: Vocabulary, whole: bytes, answer: Outcome) -> str:

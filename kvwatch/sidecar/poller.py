@@ -18,7 +18,7 @@ from kvwatch.core.pipeline import advance, next_pace
 from kvwatch.core.state import State, Transition
 from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.log import Complaints, Reachability, log_changes, log_narrowing
-from kvwatch.sidecar.narrowing import HELD, Narrowing, fault_of, is_late
+from kvwatch.sidecar.narrowing import HELD, Narrowing, fault_of, is_late, same_lack
 from kvwatch.sidecar.pacing import Backoff, DutyCycle, Rhythm
 from kvwatch.sidecar.redact import redacted
 from kvwatch.sidecar.store import FailedScrape, Store
@@ -164,29 +164,30 @@ class Poller:
             whole = await self._source.scrape(pace, None)
             if isinstance(whole, ScrapeError):
                 return whole  # it is not the narrowing that fails
+            if isinstance(outcome, Scrape) and same_lack(outcome.body, whole.body, names or ()):
+                return whole  # the server itself has fewer series than before
             outcome = whole
         self._narrowing.probed(self._state, False, now)
         log_narrowing(self.target, in_use=False, why=redacted(why, self._source.secrets))
         return outcome
 
     def _stamped(self, outcome: Outcome) -> Outcome:
-        """With the time of day, the spacing kept at present, and facts that came in meanwhile.
+        """With the time of day, the spacing kept (back-off counts), and facts that came in meanwhile.
 
         What a server said with an error does not go into the state.
         """
-        wall, interval = self._clock.wall(), self._duty.interval_s
+        wall, spacing = self._clock.wall(), max(self._duty.interval_s, self._waited_s)
         if isinstance(outcome, ScrapeError):
-            spacing = max(interval, self._waited_s)
             return ScrapeError(outcome.kind, outcome.detail, wall, outcome.duration_s, spacing)
         facts, self._facts = self._facts, None
-        return replace(outcome, wall=wall, interval_s=interval, facts=facts)
+        return replace(outcome, wall=wall, interval_s=spacing, facts=facts)
 
     async def _learn(self, page: Scrape, now: float) -> None:
         """What a good page tells about the scraping itself: its cost, and whether it can be narrowed."""
         self._duty.took(str(page.pace) if page.narrowed else "whole", page.duration_s)
         if page.narrowed:
             return
-        self._narrowing.saw_whole(now)
+        self._narrowing.saw_whole(page.body, now)
         if not self._narrowing.probe_due(self._state, now):
             return
         names = self._narrowing.probe_names(self._state)

@@ -360,6 +360,54 @@ def test_a_server_that_loses_a_single_series_in_the_narrowed_answer_is_scraped_w
     assert kinds(watched(handler, 20)) == "Wn" + "W" * 19
 
 
+def one_rank(page: bytes, without: str) -> bytes:
+    """A page of two engines without the series of one."""
+    return b"".join(
+        line for line in page.splitlines(keepends=True) if f'engine="{without}"'.encode() not in line
+    )
+
+
+@pytest.mark.parametrize("how", ["narrowed only", "for good"])
+def test_an_answer_without_one_of_two_engines_is_looked_at_whole(how: str) -> None:
+    page = pages("0.32.0--j-data-parallel-2.jsonl.gz")[-1]
+
+    async def run() -> Watch:
+        gone = False
+
+        async def handler(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            body = narrowed(page, asked.names) if asked.names else page
+            await send(writer, one_rank(body, "1") if gone and (asked.names or how == "for good") else body)
+
+        async with watching(handler) as watch:
+            await watch.run(10)
+            gone = True
+            watch.server.asked.clear()
+            watch.seen.clear()
+            await watch.run(20)
+            return watch
+
+    watch = asyncio.run(run())
+    told = [line["narrowed"] for line in watch.lines if "narrowed" in line]
+    if how == "for good":  # the narrowing is not to blame
+        assert kinds(watch) == "nW" + "n" * 19
+        assert told == [True]
+        return
+    assert kinds(watch) == "n" + "W" * 20
+    assert told == [True, False]
+    for state, _ in watch.seen:
+        assert len(state.engines) == 2
+        assert all(engine.seen_at == state.good_at for engine in state.engines.values())
+
+
+def test_an_engine_that_came_after_the_last_whole_page_is_missed_as_well() -> None:
+    narrowing = Narrowing("auto")
+    one, two = b'a{e="0"} 1\n', b'a{e="0"} 1\na{e="1"} 1\n'
+    narrowing.probed(initial("vllm"), True, 0.0)
+    narrowing.saw_whole(b"# HELP a b\n" + one, 0.0)
+    answers = [Scrape(body, 0.0, narrowed=True) for body in (one, two, one)]
+    assert [bool(narrowing.objection(answer, ["a"])) for answer in answers] == [False, False, True]
+
+
 @pytest.mark.parametrize("how", ["empty", "status", "lacks a name"])
 def test_when_narrowing_ceases_to_work_the_same_tick_falls_back_to_the_whole_page(how: str) -> None:
     async def run() -> Watch:
@@ -484,6 +532,38 @@ def test_while_down_it_backs_off_and_after_the_first_success_it_is_back_at_its_i
     assert watch.state.up
     told = [line["up"] for line in watch.lines if "up" in line]
     assert told == [True, False, True]  # one line a change, none a poll
+
+
+def test_good_pages_that_come_seldom_are_no_gap() -> None:
+    """One scrape in six is in time; the spacing told with a page is the one kept, so that times are booked."""
+
+    async def run() -> tuple[Watch, list[float]]:
+        vllm = VllmLike(pages(HEALTHY))
+        spacings: list[float] = []
+
+        def judge(state: State, outcome: Outcome, now: float) -> tuple[State, tuple[Transition, ...]]:
+            if isinstance(outcome, Scrape):
+                spacings.append(outcome.interval_s)
+            return advance(state, outcome, now)
+
+        asked = 0
+
+        async def handler(one: Asked, writer: asyncio.StreamWriter) -> None:
+            nonlocal asked
+            asked += one.path.startswith("/metrics")
+            if asked % 6 == 1 or not one.path.startswith("/metrics"):
+                await vllm(one, writer)
+            else:
+                await send(writer, b"busy", "503 Service Unavailable")
+
+        async with watching(handler, judge, narrow="never") as watch:
+            await watch.run(200)
+            return watch, spacings
+
+    watch, spacings = asyncio.run(run())
+    assert spacings[0] == 1.0
+    assert all(7.5 <= spacing <= 10.0 for spacing in spacings[1:]), spacings
+    assert watch.state.outcomes["ok"] >= 5
 
 
 def test_time_spent_down_is_counted_as_down_in_spite_of_the_back_off() -> None:
