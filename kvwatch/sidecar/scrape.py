@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from kvwatch.settings import Settings, TargetSettings
 
 USER_AGENT = f"kvwatch/{__version__}"
+_UNSENDABLE = (
+    "the target's token can't be sent: it must be printable ASCII, without a space at its beginning or end"
+)
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -72,6 +75,8 @@ class Scraper:
     async def scrape(self, pace: Pace, names: Sequence[str] | None = None) -> Scrape | ScrapeError:
         """A page at a pace: whole, or with no more than the samples of these names."""
         started = self._clock.now()
+        if not _sendable(self._token):
+            return self._failed(Failure.CONNECTION, _UNSENDABLE, started)
         try:
             async with asyncio.timeout(self._timeout_s):
                 answer = await self._page(names)
@@ -94,6 +99,8 @@ class Scraper:
 
     async def facts(self) -> Facts:
         """What ``/version`` and ``/v1/models`` say; empty where they do not answer as vLLM does."""
+        if not _sendable(self._token):
+            return Facts()
         return await read_facts(self._target.url, self._fact)
 
     def _failed(self, kind: Failure, detail: str, started: float, excerpt: bytes = b"") -> ScrapeError:
@@ -152,6 +159,11 @@ class Scraper:
         """The JSON at a URL of the server."""
         answer = await self._get(url, self._headers("application/json"), 1 << 20)
         return answer.status, answer.body
+
+
+def _sendable(token: str | None) -> bool:
+    """Whether a header can hold it; what can't would fail every request, and name no cause."""
+    return token is None or (token.isascii() and token.isprintable() and token == token.strip())
 
 
 def narrowed_url(url: str, names: Sequence[str]) -> str:

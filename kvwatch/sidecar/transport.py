@@ -74,6 +74,8 @@ def classify(error: BaseException) -> tuple[Failure, str]:
     """Which failure an exception of the transport is, and one line that says so."""
     chain = list(_chain(error))
     for one in chain:
+        if isinstance(one, UnicodeEncodeError) and one.encoding != "idna":
+            return Failure.CONNECTION, "the request can't be sent: a header of it is not ASCII"
         if isinstance(one, socket.gaierror | UnicodeError):
             return Failure.DNS, f"the host name can't be resolved: {_line(one)}"
         if isinstance(one, ssl.SSLError) and not isinstance(

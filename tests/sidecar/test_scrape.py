@@ -19,7 +19,7 @@ from kvwatch import __version__
 from kvwatch.core.outcome import Facts, Failure, Pace, Scrape, ScrapeError
 from kvwatch.settings import Settings, TargetSettings
 from kvwatch.sidecar.scrape import BadAnswer, Scraper, narrowed_url
-from kvwatch.sidecar.transport import client_for
+from kvwatch.sidecar.transport import classify, client_for
 from tests.sidecar.loopback import Asked, Handler, Loopback, VllmLike, always, pages, send, serving
 
 PAGE = b"# HELP x y\nx 1\n"
@@ -190,6 +190,32 @@ def test_timeout_of_a_body_that_drips() -> None:
     outcome = failed(handler, timeout_s=0.1)
     assert outcome.kind is Failure.TIMEOUT
     assert outcome.duration_s < 0.5
+
+
+@pytest.mark.parametrize(
+    "token", ["pässword-nobody-may-see", "two\nlines-nobody", "nul\0-nobody", " blank-nobody"]
+)
+def test_a_token_that_can_not_be_sent_is_named_and_not_shown(token: str) -> None:
+    async def run() -> tuple[Scrape | ScrapeError, list[Asked]]:
+        async with serving(always(PAGE)) as server, scraper(server.url, token=SecretStr("x")) as one:
+            one._token = token
+            assert await one.facts() == Facts()
+            return await one.scrape(Pace.FULL), server.asked
+
+    outcome, asked = asyncio.run(run())
+    assert isinstance(outcome, ScrapeError)
+    assert outcome.kind is Failure.CONNECTION
+    assert outcome.detail.startswith("the target's token can't be sent: it must be printable ASCII")
+    assert "nobody" not in outcome.detail
+    assert not asked
+
+
+def test_a_header_that_can_not_be_encoded_is_no_failure_of_the_name_service() -> None:
+    wrong = UnicodeEncodeError("ascii", "pässword", 1, 2, "ordinal not in range(128)")
+    kind, detail = classify(wrong)
+    assert kind is Failure.CONNECTION
+    assert "\\xe4" not in detail
+    assert classify(UnicodeEncodeError("idna", "a..b", 1, 2, "label empty"))[0] is Failure.DNS
 
 
 def test_dns() -> None:
