@@ -54,7 +54,14 @@ class Finding(Identity):
     severity: str
     firing_seconds: float
     since_at: float | None
-    evidence: dict[str, Any] = Field(description="the numbers that were judged, and the thresholds")
+    current: bool = Field(
+        description="whether its condition holds now; false while that can't be told any more, as when the server"
+        " is not scraped, and while it is clear but kept a little in case it comes back"
+    )
+    reason: str | None = Field(description="why it is not current, as a sentence; null while it is")
+    evidence: dict[str, Any] = Field(
+        description="the numbers that were judged, and the thresholds; not those of now unless it is current"
+    )
     meaning: str
     causes: list[str] = Field(description="most likely first")
     actions: list[str] = Field(description="in the order to try")

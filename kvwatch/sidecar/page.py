@@ -14,8 +14,8 @@ from kvwatch.core.findings import Finding, findings, lifecycles
 from kvwatch.core.lifecycle import Lifecycle
 from kvwatch.core.report import NOTHING, duration, spoken, unseen
 from kvwatch.core.state import EngineState, State
-from kvwatch.core.symptoms import Verdict
 from kvwatch.sidecar.clock import Clock
+from kvwatch.sidecar.standing import why_not_now
 from kvwatch.sidecar.store import Store
 from kvwatch.sidecar.style import STYLE
 
@@ -127,15 +127,8 @@ def _finding(found: Finding, life: Lifecycle, now: float, *, keep_s: float) -> s
 
 def _now(life: Lifecycle, now: float, keep_s: float) -> str:
     """What is told of a firing symptom whose condition does not hold, or can't be told, at present."""
-    if life.verdict is Verdict.CLEAR:
-        clear, kept = _e(duration(life.progressed)), _e(duration(keep_s))
-        return (
-            f"<p>The condition has been clear for {clear}; it is kept for {kept} in case it comes back.</p>"
-        )
-    if life.verdict is Verdict.UNKNOWN:
-        since = "" if life.unknown_since is None else f" for {_since(life.unknown_since, now)}"
-        return f"<p>Whether it still holds can't be told{since}: {_e(life.reason)}.</p>"
-    return ""
+    why = why_not_now(life, now, keep_s)
+    return f"<p>{_e(why)}.</p>" if why else ""
 
 
 def _evidence(evidence: Mapping[str, Any]) -> Iterator[str]:

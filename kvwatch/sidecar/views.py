@@ -6,10 +6,10 @@ from typing import Any
 
 from kvwatch import __version__
 from kvwatch.core import report
-from kvwatch.core.findings import findings
 from kvwatch.core.state import EngineState, State
 from kvwatch.core.window import TRACKED, Sample
 from kvwatch.sidecar.clock import Clock
+from kvwatch.sidecar.standing import told
 from kvwatch.sidecar.store import Store
 
 _GAUGES: dict[str, str] = {
@@ -51,7 +51,8 @@ def state(store: Store, clock: Clock) -> dict[str, Any]:
     """Everything."""
     now = clock.now()
     targets = [
-        report.target(one, now) | {"polling": _polling(store, one, now)} for one in store.states().values()
+        report.target(one, now) | {"findings": told(one, now), "polling": _polling(store, one, now)}
+        for one in store.states().values()
     ]
     return _clean({"version": __version__, "at": clock.wall(), "targets": targets})
 
@@ -72,7 +73,8 @@ def _polling(store: Store, one: State, now: float) -> dict[str, Any]:
 
 def all_findings(store: Store, clock: Clock) -> dict[str, Any]:
     """What fires, over all targets."""
-    found = [report.finding(f, now_wall=one.wall) for one in store.states().values() for f in findings(one)]
+    now = clock.now()
+    found = [finding for one in store.states().values() for finding in told(one, now)]
     return _clean({"at": clock.wall(), "findings": found})
 
 

@@ -323,6 +323,22 @@ def test_findings_say_what_to_do() -> None:
     assert all(one["engine"] == "0" for one in found)
 
 
+def test_a_finding_that_can_not_be_told_any_more_is_not_current_and_says_why() -> None:
+    app = app_of(while_long_down())
+    found = data(app, "/api/v1/findings")["findings"]
+    (target,) = data(app, "/api/v1/state")["targets"]
+    assert target["findings"] == found
+    current = {one["symptom"]: (one["current"], one["reason"]) for one in found}
+    assert current.pop("target_down") == (True, None)
+    why = "Whether it still holds can't be told for 44 s: the server is not scraped"
+    assert current
+    assert set(current.values()) == {(False, why)}
+    assert {one["current"] for one in data(app_of(saturated()), "/api/v1/findings")["findings"]} == {True}
+    schema = data(app, "/openapi.json")["components"]["schemas"]["Finding"]
+    assert {"current", "reason"} <= set(schema["required"])
+    assert "can't be told" in schema["properties"]["current"]["description"]
+
+
 def test_events_hold_every_transition() -> None:
     store = store_of(SATURATED)
     told = data(app_of(store), "/api/v1/events")
