@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from kvwatch import __version__
+from kvwatch.commands import output
+from kvwatch.commands.output import complain as _complain
 from kvwatch.settings import SettingsError, debugging
 from kvwatch.settings.values import nearest
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 #: Command -> module in `kvwatch.commands`, in the order of the help.
 COMMANDS = ("run", "demo", "check", "record", "replay", "render")
@@ -27,15 +31,16 @@ examples:
 `kvwatch COMMAND --help` explains a command. Settings may also stand in the environment (KVWATCH_INTERVAL=2s for
 --interval 2s) or in a TOML file (--config FILE); `kvwatch run --show-config` prints what is in force.
 """
-_INTERRUPTED, _BROKEN_PIPE, _INTERNAL = 130, 141, 70
+_NOT_WRITTEN, _INTERRUPTED, _BROKEN_PIPE, _INTERNAL = 1, 130, 141, 70
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; its exit code. No traceback reaches a user."""
     words = list(sys.argv[1:] if argv is None else argv)
+    output.prepare()
     try:
         code = _run(words)
-        sys.stdout.flush()
+        output.finish()
     except SettingsError as error:
         for problem in error.problems:
             _complain(problem)
@@ -43,9 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) went away. What Python still wants to write at exit must go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        output.give_up()  # the reader (head, less) went away
         return _BROKEN_PIPE
+    except output.OutputError as error:
+        output.give_up()
+        _complain(str(error))
+        return _NOT_WRITTEN
     except Exception as error:  # noqa: BLE001 - the last resort
         return _unexpected(error)
     return code
@@ -55,8 +63,16 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong in a line, not in a page."""
 
     def error(self, message: str) -> NoReturn:
+        message = re.sub(r"ignored explicit argument .*", "takes no value", message, flags=re.DOTALL)
         _complain(f"{message}; `{self.prog} --help` explains")
         self.exit(2)
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        """As every text goes out: argparse itself says nothing of one that could not be written."""
+        if message and file is sys.stdout:
+            output.say(message, end="")
+        else:
+            super()._print_message(message, file)
 
 
 def _run(words: list[str]) -> int:
@@ -69,13 +85,17 @@ def _run(words: list[str]) -> int:
     if not words:
         parser.print_help()
         return 0
-    args, strange = parser.parse_known_args(words)
+    try:
+        args, strange = parser.parse_known_args(words)
+    except SystemExit as told:  # the help, or a mistake in the words
+        return int(told.code or 0)
     if strange:
         known = re.findall(
             r"--[a-z][a-z-]*", commands[chosen].format_help() if chosen else parser.format_help()
         )
-        for word in [word for word in strange if word.startswith("-")] or strange:
-            _complain(f"{word}: no such option or argument{nearest(word.partition('=')[0], known)}")
+        # Only names of options: what stands beside one may be a secret.
+        for word in [_name(word) for word in strange if word.startswith("-")] or strange:
+            _complain(f"{word}: no such option or argument{nearest(word, known)}")
         return 2
     if "main" not in args:
         parser.print_help(sys.stderr)
@@ -116,8 +136,9 @@ def _parsers(chosen: str | None) -> tuple[_Parser, dict[str, _Parser]]:
     return parser, commands
 
 
-def _complain(line: str) -> None:
-    print(f"kvwatch: {line}", file=sys.stderr)
+def _name(option: str) -> str:
+    """The name of an option without the value that is written to it, as ``--name=value`` or ``-nvalue``."""
+    return option.partition("=")[0] if option.startswith("--") else option[:2]
 
 
 def _unexpected(error: Exception) -> int:

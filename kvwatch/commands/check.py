@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kvwatch.commands import live, options, text
+from kvwatch.commands.output import print_json, say
 from kvwatch.commands.verdict import Conclusion, conclude
 from kvwatch.commands.watch import Watch
 from kvwatch.core import report
@@ -60,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
     asyncio.run(_watch(args, settings, target, watch))
     found = conclude(watch)
     if args.json:
-        options.print_json(as_data(watch, found))
+        print_json(as_data(watch, found))
     else:
         _print(watch, target, found)
     return found.code
@@ -101,27 +102,27 @@ def as_data(watch: Watch, found: Conclusion) -> dict[str, Any]:
 
 
 def _print(watch: Watch, target: TargetSettings, found: Conclusion) -> None:
-    print(f"{target.url}: {text.scrapes(watch.samples, watch.duration_s, watch.failures)}")
-    print(f"Time per regime: {text.shares(watch.regimes())}")
+    say(f"{target.url}: {text.scrapes(watch.samples, watch.duration_s, watch.failures)}")
+    say(f"Time per regime: {text.shares(watch.regimes())}")
     for engine in (watch.good or watch.state).engines.values():
-        print(f"\n{text.engine(engine.key)}, now {engine.regime}")
+        say(f"\n{text.engine(engine.key)}, now {engine.regime}")
         for name, value in _numbers(report.engine(engine)):
-            print(f"  {name:<24} {value}")
+            say(f"  {name:<24} {value}")
     for one in watch.findings():
-        print(f"\n{text.finding(one)}")
+        say(f"\n{text.finding(one)}")
     pending = watch.pending()
     if pending:
-        print(
+        say(
             "\nPending (they hold already, but not yet for as long as it takes to be sure; watch longer with --for):"
         )
         for key, name in pending:
-            print(f"  {name} on {text.engine(key)}: {BY_ID[name].title}")
+            say(f"  {name} on {text.engine(key)}: {BY_ID[name].title}")
     if found.limited:
-        print("\nOn the way:")
+        say("\nOn the way:")
         for limited in found.limited:
-            print(f"  {text.engine(limited.key)}: {limited.text}")
+            say(f"  {text.engine(limited.key)}: {limited.text}")
     _print_unknown(watch)
-    print(f"\n{_TITLES[found.word]}: {found.why}")
+    say(f"\n{_TITLES[found.word]}: {found.why}")
 
 
 def _print_unknown(watch: Watch) -> None:
@@ -130,10 +131,10 @@ def _print_unknown(watch: Watch) -> None:
     for key, name, reason in watch.unknown():
         by_reason.setdefault((name, reason), []).append(text.engine(key))
     if by_reason:
-        print("\nCould not be told:")
+        say("\nCould not be told:")
     for (name, reason), where in by_reason.items():
         on = f" on {', '.join(where)}" if len(watch.state.engines) > 1 else ""
-        print(f"  {name}{on}: {reason}")
+        say(f"  {name}{on}: {reason}")
 
 
 def _numbers(engine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import logging
 import socket
 from importlib.resources import as_file, files
 from typing import Any
 
 from kvwatch.commands import options, text
-from kvwatch.core.report import clean
+from kvwatch.commands.output import print_json, say
 from kvwatch.settings import Settings, TargetSettings
 
 HELP = "show kvwatch at work on a recorded incident; needs no vLLM and no GPU"
@@ -65,7 +64,10 @@ class _Sayer:
         self._json = as_json
 
     def __call__(self, line: str, **data: Any) -> None:
-        print(json.dumps(clean(data)) if self._json else line, flush=True)
+        if self._json:
+            print_json(data, indent=None)
+        else:
+            say(line, flush=True)
 
 
 async def _demo(args: argparse.Namespace, say: _Sayer) -> int:

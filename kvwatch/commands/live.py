@@ -6,12 +6,12 @@ import argparse
 import asyncio
 import contextlib
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from kvwatch.commands import options
+from kvwatch.commands.output import complain
 from kvwatch.core.outcome import Outcome, Pace
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load
 from kvwatch.settings.target import overridden, parse_target, same_server
@@ -57,7 +57,7 @@ def settings_of(args: argparse.Namespace) -> tuple[Settings, TargetSettings]:
         given["targets"] = [asked]
     settings = options.load_noted(given, used=used)
     for problem in wrong:
-        print(f"kvwatch: not used here, but wrong: {problem}", file=sys.stderr)
+        complain(f"not used here, but wrong: {problem}")
     if len(settings.targets) > 1:
         urls = " or ".join(target.url for target in settings.targets)
         raise SettingsError([f"the settings name several servers: give the URL of one, {urls}"])
@@ -71,7 +71,7 @@ def settings_of(args: argparse.Namespace) -> tuple[Settings, TargetSettings]:
 def _configured(given: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """What is `asked` for, with what the settings say of a target of that URL, the one of that name before others.
 
-    And what is wrong with the settings, if they can't be searched: the target meant may be among them, with its token.
+    And what is wrong with the settings, if they can't be searched: the target meant may be among them.
     """
     try:
         known = load(given, used={"config", "targets"}).targets

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from kvwatch.core.report import clean
+from kvwatch.commands.output import complain
 from kvwatch.settings import Settings, load
 from kvwatch.settings.model import choices
 from kvwatch.settings.sources import SECRET, flag
@@ -59,7 +57,7 @@ def load_noted(given: Mapping[str, Any], *, used: Collection[str] | None = None)
     """The settings, as `load` gives them; what the user should know of where they came from goes to stderr."""
     settings = load(given, used=used)
     for note in settings.notes:
-        print(f"kvwatch: {note}", file=sys.stderr)
+        complain(note)
     return settings
 
 
@@ -142,8 +140,3 @@ def name(text: str) -> str:
         return target_name(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from None
-
-
-def print_json(data: Mapping[str, Any]) -> None:
-    json.dump(clean(data), sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write("\n")

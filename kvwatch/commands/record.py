@@ -8,6 +8,7 @@ import re
 import sys
 
 from kvwatch.commands import live, options
+from kvwatch.commands.output import complain, print_json, say
 from kvwatch.core.outcome import Failure, Outcome, Scrape, ScrapeError
 from kvwatch.recording import Record, Writer
 from kvwatch.settings import Settings, TargetSettings
@@ -54,7 +55,7 @@ def main(args: argparse.Namespace) -> int:
         if empty:
             writer.discard()
     if args.json:
-        options.print_json(
+        print_json(
             {
                 "file": None if empty else args.output,
                 "samples": writer.records,
@@ -64,14 +65,12 @@ def main(args: argparse.Namespace) -> int:
             }
         )
     elif not empty:
-        print(
+        say(
             f"{args.output}: {writer.records} scrapes over {seconds:.0f} s, {failed} of them failed,"
             f" {writer.bytes / 1000:,.0f} kB"
         )
     if empty:
-        print(
-            f"kvwatch: {target.url} gave no page at all, so there is no {args.output}: {why}", file=sys.stderr
-        )
+        complain(f"{target.url} gave no page at all, so there is no {args.output}: {why}")
     return 2 if empty else 0
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
 
 from kvwatch.commands import options, text
+from kvwatch.commands.output import complain, print_json, say
 from kvwatch.commands.watch import Watch
 from kvwatch.core.pipeline import next_pace
 from kvwatch.core.state import Event, Transition
@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
     with closing(spaced(read(args.file))) as records:
         for number, (record, spacing) in enumerate(records):
             if not (number or args.json):
-                print(f"{args.file}; times are since the first scrape\n")
+                say(f"{args.file}; times are since the first scrape\n")
             if isinstance(record, Skipped):
                 skipped.append(record)
                 continue
@@ -70,11 +70,11 @@ def main(args: argparse.Namespace) -> int:
             if not args.json:
                 _print_lines(watch, watch.events[told:], transitions)
     if args.json:
-        options.print_json(as_data(watch, skipped))
+        print_json(as_data(watch, skipped))
     else:
         _print_end(watch, skipped, spacings)
     if not watch.samples:
-        print(f"kvwatch: nothing in {args.file} could be replayed", file=sys.stderr)
+        complain(f"nothing in {args.file} could be replayed")
     return 0 if watch.samples else 2
 
 
@@ -96,9 +96,9 @@ def as_data(watch: Watch, skipped: list[Skipped]) -> dict[str, Any]:
 def _print_lines(watch: Watch, events: Iterable[Event], transitions: Iterable[Transition]) -> None:
     start = watch.start or 0.0
     for event in events:
-        print(text.event(event, start))
+        say(text.event(event, start))
     for transition in transitions:
-        print(text.transition(transition, start))
+        say(text.transition(transition, start))
 
 
 def _print_end(watch: Watch, skipped: list[Skipped], spacings: set[float]) -> None:
@@ -108,20 +108,20 @@ def _print_end(watch: Watch, skipped: list[Skipped], spacings: set[float]) -> No
     for one in skipped:
         by_reason.setdefault(one.reason, []).append(one.line)
     if skipped:
-        print(f"\nSkipped, since it could not be read: {len(skipped)}")
+        say(f"\nSkipped, since it could not be read: {len(skipped)}")
     for reason, lines in by_reason.items():
         shown = ", ".join(map(str, lines[:_SHOWN])) + (", …" if len(lines) > _SHOWN else "")
-        print(f"  {reason}: line {shown}")
+        say(f"  {reason}: line {shown}")
 
 
 def _print_watched(watch: Watch, spacings: set[float]) -> None:
     if not watch.transitions:
-        print("    no symptom changed its state")
+        say("    no symptom changed its state")
     fewest, most = f"{min(spacings):.2g}", f"{max(spacings):.2g}"
     every = fewest if fewest == most else f"{fewest} to {most}"
-    print(f"\n{text.scrapes(watch.samples, watch.duration_s, watch.failures)}; one every {every} s")
-    print(f"Time per regime: {text.shares(watch.regimes())}")
+    say(f"\n{text.scrapes(watch.samples, watch.duration_s, watch.failures)}; one every {every} s")
+    say(f"Time per regime: {text.shares(watch.regimes())}")
     firing = watch.findings()
-    print(f"\nFiring at the end: {len(firing) or 'nothing'}")
+    say(f"\nFiring at the end: {len(firing) or 'nothing'}")
     for one in firing:
-        print(f"\n{text.finding(one)}")
+        say(f"\n{text.finding(one)}")

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 
 from kvwatch.commands import options
+from kvwatch.commands.output import print_json, say
 from kvwatch.settings import show
 from kvwatch.settings.showing import provenance
 
@@ -41,9 +42,9 @@ def main(args: argparse.Namespace) -> int:
     settings = options.load_noted(options.given(args))
     if args.show_config:
         if args.json:
-            options.print_json(provenance(settings))
+            print_json(provenance(settings))
         else:
-            print(show(settings), end="")
+            say(show(settings), end="")
         return 0
     from kvwatch.sidecar.service import serve
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kvwatch.core.report import number
 from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import Event, Transition
+from kvwatch.settings.plain import escaped
 
 _WIDTH = 100
 _SHOWN = 4
@@ -24,7 +25,11 @@ def clock(seconds: float) -> str:
 
 def evidence(found: Mapping[str, Any], most: int | None = None) -> str:
     """The numbers judged, and, if all are asked for, the thresholds behind them. What is empty says nothing."""
-    found = {name: value for name, value in found.items() if value not in ("", [], (), {})}
+    found = {
+        name: escaped(value, keep="") if isinstance(value, str) else value
+        for name, value in found.items()
+        if value not in ("", [], (), {})
+    }
     numbers = [
         f"{name.replace('_', ' ')} {number(value)}" for name, value in found.items() if not _limit(name)
     ]
@@ -43,7 +48,12 @@ def _limit(name: str) -> bool:
 
 
 def engine(key: EngineKey) -> str:
-    return "/".join(part for part in key if part)
+    return _place(key)
+
+
+def _place(parts: Iterable[str]) -> str:
+    """Names that a server gave itself, which may hold anything, within a line."""
+    return escaped("/".join(part for part in parts if part), keep="")
 
 
 def transition(change: Transition, start: float) -> str:
@@ -62,7 +72,7 @@ def event(found: Event, start: float) -> str:
 
 def finding(found: Mapping[str, Any]) -> str:
     """A finding whole, from `report.finding`: what, since when, the evidence, likely causes, what to do in order."""
-    where = "/".join(found[part] for part in ("target", "model_name", "engine") if found.get(part))
+    where = _place(found.get(part) or "" for part in ("target", "model_name", "engine"))
     lines = [f"{found['severity'].upper()}: {found['title']}"]
     lines += _wrapped(f"{found['symptom']} on {where}, firing for {clock(found['firing_seconds'])}", "  ")
     if found["explained_by"]:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from kvwatch.settings.model import Settings
+from kvwatch.settings.plain import redacted, redacted_url
 from kvwatch.settings.sources import (
     MAPPINGS,
     PREFIX,
@@ -24,17 +25,17 @@ from kvwatch.settings.sources import (
     key,
 )
 from kvwatch.settings.target import TargetSettings
-from kvwatch.settings.values import nearest, redacted
+from kvwatch.settings.values import nearest
 
 _NOT_SHOWN = SECRET | {"targets"}  # a list of targets, as JSON, may hold tokens
 
 
 class SettingsError(Exception):
-    """The settings can't be used. `problems`: one line each, with the remedy."""
+    """The settings can't be used. `problems`: one line each, with the remedy and without secrets."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = tuple(problems)
+        self.problems = tuple(map(redacted, problems))
+        super().__init__("\n".join(self.problems))
 
 
 def load(given: Mapping[str, Any] | None = None, *, used: Collection[str] | None = None) -> Settings:
@@ -123,7 +124,7 @@ def _shown(name: str, inside: Sequence[str], error: ErrorDetails) -> str:
         return ""
     if not isinstance(value, str | int | float | Path):
         return ""
-    text = redacted(str(value))
+    text = redacted_url(str(value))
     return f" {text if len(text) <= 60 else text[:59] + '…'}"
 
 

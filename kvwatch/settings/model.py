@@ -24,6 +24,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from kvwatch.core.policy import Policy
 from kvwatch.core.vllm import NATIVE_SPELLINGS, RELAY_SPELLINGS, Vocabulary
 from kvwatch.settings import known
+from kvwatch.settings.plain import redacted_url
 from kvwatch.settings.sources import MAPPINGS, Layer, LayerSource
 from kvwatch.settings.target import TargetSettings, read_text, targets_of, token_of
 from kvwatch.settings.values import duration, size
@@ -49,7 +50,7 @@ def within(low: float, high: float, message: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-POSITIVE = within(1e-9, 1e9, "must be above 0")
+POSITIVE = within(1e-9, 1e9, "must be above 0 and at most 1000000000")
 
 
 class Settings(BaseSettings):
@@ -279,4 +280,7 @@ def choices(field: FieldInfo) -> tuple[str, ...]:
 
 def dump(settings: Settings) -> dict[str, Any]:
     """The values as plain data, secrets as stars."""
-    return settings.model_dump(mode="json")
+    values = settings.model_dump(mode="json")
+    for target in values["targets"]:
+        target["url"] = redacted_url(target["url"])
+    return values

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvwatch.settings.model import Settings, dump
-from kvwatch.settings.sources import MAPPINGS, key
+from kvwatch.settings.plain import escaped
+from kvwatch.settings.sources import MAPPINGS, SECRET, key
 
 
 def show(settings: Settings) -> str:
-    """A settings file that says what is in force; secrets are masked, what is unset is a comment."""
+    """A settings file that says what is in force; what is secret or unset is a comment."""
     values = dump(settings)
     del values["config"]
     lines = [
@@ -25,7 +26,7 @@ def show(settings: Settings) -> str:
         ]
     for target in values["targets"]:
         lines += ["", f"[[targets]]{_from(settings, 'targets')}"]
-        lines += [f"{name} = {_toml(value)}" for name, value in target.items() if value is not None]
+        lines += [_entry(name, value, name, "") for name, value in target.items() if value is not None]
     return "\n".join(lines) + "\n"
 
 
@@ -40,19 +41,24 @@ def provenance(settings: Settings) -> dict[str, Any]:
 def _line(settings: Settings, name: str, value: Any) -> str:
     if value is None:
         return f"# {key(name)} is not set"
-    return f"{key(name)} = {_toml(value)}{_from(settings, name)}"
+    return _entry(name, value, key(name), _from(settings, name))
+
+
+def _entry(name: str, value: Any, called: str, origin: str) -> str:
+    """A line of the file. A secret is a comment: its stars would be taken for it."""
+    return f"{'# ' if name in SECRET else ''}{called} = {_toml(value)}{origin}"
 
 
 def _from(settings: Settings, *path: str) -> str:
     kind, spelled = settings.origin(*path)
-    return f"  # {kind}" + (f": {spelled}" if spelled else "")
+    return f"  # {kind}" + (f": {escaped(spelled, keep='')}" if spelled else "")
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return escaped(json.dumps(value, ensure_ascii=False))
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml(k)} = {_toml(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):

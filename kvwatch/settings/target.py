@@ -25,6 +25,9 @@ MOST_SEQS = 1_000_000_000
 DEFAULT_URL = "http://localhost:8000/metrics"
 _NAMED = re.compile(r"(?P<name>[^=/?#@]*)=(?P<url>.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z0-9_.:\[\]-]{1,255}")
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.:\[\]-]")
+#: An address of IPv6, which begins as a list in JSON does.
+_ADDRESS = re.compile(r"\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*(%[^\]\s]*)?\]")
 
 
 class TargetSettings(BaseModel):
@@ -61,7 +64,9 @@ class TargetSettings(BaseModel):
     @classmethod
     def _named(cls, name: str, info: ValidationInfo) -> str:
         if not name:
-            return urlsplit(info.data["url"]).netloc if "url" in info.data else ""
+            return (
+                _NOT_IN_A_NAME.sub("-", urlsplit(info.data["url"]).netloc)[:255] if "url" in info.data else ""
+            )
         return target_name(name)
 
     @field_validator("token")
@@ -175,7 +180,7 @@ def _problem(text: str) -> InitErrorDetails:
 def _items(value: Any) -> list[Any]:
     if isinstance(value, str):
         text = value.strip()
-        if not text.startswith(("[", "{")):
+        if not text.startswith(("[", "{")) or _ADDRESS.match(text):
             return [parse_target(word) for word in re.split(r"[,\s]+", text) if word]
         value = from_json(text)
     if isinstance(value, Mapping | TargetSettings):

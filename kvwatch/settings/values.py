@@ -106,8 +106,3 @@ def suggestions(word: str, known: Iterable[str]) -> str:
     return nearest(word, names) or (
         f"; the nearest are {', '.join(get_close_matches(word, names, n=_RESEMBLING, cutoff=0.0))}"
     )
-
-
-def redacted(text: str) -> str:
-    """`text` without the user names and passwords of the URLs in it."""
-    return re.sub(r"(//|^|[=,\"'])[^/@\s,\"'=]*@", r"\1***@", text)

@@ -404,3 +404,67 @@ def test_a_target_keeps_what_was_said_of_it_where_one_field_is_overridden(tmp_pa
 )
 def test_what_is_the_same_server(one: str, other: str, same: bool) -> None:
     assert same_server(one, other) is same
+
+
+@pytest.mark.parametrize(
+    ("written", "urls"),
+    [
+        ("[::1]:8000", ["http://[::1]:8000/metrics"]),
+        ("[fe80::1%25eth0]:8000 [::2]", ["http://[fe80::1%25eth0]:8000/metrics", "http://[::2]/metrics"]),
+        ('["a", "b"]', ["http://a/metrics", "http://b/metrics"]),
+    ],
+)
+def test_addresses_of_ipv6_are_not_json(
+    monkeypatch: pytest.MonkeyPatch, written: str, urls: list[str]
+) -> None:
+    monkeypatch.setenv("KVWATCH_TARGETS", written)
+    assert [target.url for target in load().targets] == urls
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        None,
+        "a=gpu1:8000,https://gpu_2?x=1",
+        "http://[fe80::1%25eth0]:8000",
+        "http://bücher.example/ä",
+        "http://gpu~1!",
+        "http://" + "a." * 140 + "example",
+    ],
+)
+def test_what_is_shown_gives_the_same_settings(tmp_path: Path, written: str | None) -> None:
+    given = {} if written is None else {"targets": written}
+    strange = tmp_path / 'a\x7f\n"ü'
+    strange.write_text("x")
+    more = {
+        "thresholds": "kv_thrashing.per_request=0.3",
+        "aliases": "kv_cache_usage_ratio=x",
+        "interval_s": "30s",
+    }
+    for settings in (load(given), load(given | more | {"tls_cert": strange, "tls_key": strange})):
+        file = tmp_path / "shown.toml"
+        file.write_text(show(settings), encoding="utf-8")
+        assert load({"config": file}).model_dump() == settings.model_dump() | {"config": file}
+
+
+def test_a_shown_secret_is_not_taken_for_one(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("geheim")
+    held = load({"targets": [{"url": "gpu1", "token": "geheim"}], "api_token_file": token})
+    filed = load({"targets": [{"url": "gpu1", "token_file": token}]})
+    file = tmp_path / "shown.toml"
+    file.write_text(show(held))
+    assert load({"config": file}).targets[0].token is None
+    assert load({"config": file}).api_token == held.api_token
+    file.write_text(show(filed))
+    assert load({"config": file}).targets == filed.targets
+    assert "geheim" not in show(held) + show(filed)
+
+
+def test_too_large_is_told_as_such() -> None:
+    (said,) = problems(full_interval_s=2e9)
+    assert "must be above 0 and at most 1000000000" in said
+
+
+def test_problems_hold_no_secrets() -> None:
+    assert "geheim" not in str(SettingsError(["http://a?token=geheim", "b: //me:geheim@x"]))
