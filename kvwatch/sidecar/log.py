@@ -15,18 +15,18 @@ from kvwatch.core.lifecycle import Stage
 from kvwatch.core.report import clean, identity, plain
 from kvwatch.core.state import Event, State, Transition
 from kvwatch.core.symptoms import BY_ID, Severity
+from kvwatch.sidecar.throttle import FIELDS, Comings, Throttle
 
 log = logging.getLogger("kvwatch")
 
 _PLAIN = re.compile(r"[\w.:/+%@{}\[\]-]+")
 _LEVELS = {Severity.CRITICAL: logging.ERROR, Severity.WARNING: logging.WARNING, Severity.INFO: logging.INFO}
-_FIELDS = "kvwatch_fields"
 _CONTROL = {i: f"\\x{i:02x}" for i in (*range(32), 127)}
 
 
 def say(level: int, message: str, **fields: Any) -> None:
     """Logs a message with fields; what a field's value may be is what JSON can say."""
-    log.log(level, message, extra={_FIELDS: fields})
+    log.log(level, message, extra={FIELDS: fields})
 
 
 def _time(wall: float) -> str:
@@ -37,7 +37,7 @@ def _time(wall: float) -> str:
 def _facts(record: logging.LogRecord) -> dict[str, Any]:
     at = _time(record.created)
     facts: dict[str, Any] = {"time": at, "level": record.levelname.lower(), "message": record.getMessage()}
-    facts |= clean(getattr(record, _FIELDS, {}))
+    facts |= clean(getattr(record, FIELDS, {}))
     if record.exc_info:
         facts["traceback"] = logging.Formatter().formatException(record.exc_info)
     return facts
@@ -84,10 +84,18 @@ def _word(value: Any) -> str:
 
 
 def set_up(style: Literal["text", "json"], level: str, stream: TextIO | None = None) -> None:
-    """Sends kvwatch's lines, and the web server's complaints, to a stream (default: standard error)."""
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
-    for name, lowest in (("kvwatch", level.upper()), ("uvicorn.error", "WARNING")):
+    """Sends kvwatch's lines to a stream (default: standard error), and what web server and event loop complain
+    of: of that, one line of a kind a minute."""
+    ours, theirs = (logging.StreamHandler(stream or sys.stderr) for _ in range(2))
+    for handler in (ours, theirs):
+        handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    theirs.addFilter(Throttle())
+    names = (
+        ("kvwatch", level.upper(), ours),
+        ("uvicorn.error", "WARNING", theirs),
+        ("asyncio", "WARNING", theirs),
+    )
+    for name, lowest, handler in names:
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
         logger.setLevel(lowest)
@@ -147,8 +155,19 @@ def log_event(event: Event, finding: Finding | None = None) -> None:
     )
 
 
-def log_changes(before: State, after: State, transitions: Iterable[Transition]) -> None:
-    """What one outcome changed: events and symptoms."""
+_COMINGS = frozenset({"engine_appeared", "engine_vanished"})
+
+
+def log_changes(
+    before: State, after: State, transitions: Iterable[Transition], comings: Comings | None = None
+) -> None:
+    """What one outcome changed: events and symptoms. With `comings`, of many engines that come and go only a
+    few are told of one by one."""
+    now = after.now or 0.0
+    if comings and (rest := comings.rest(now)):
+        say(
+            logging.WARNING, "more engines came and went than are told of singly", target=after.target, **rest
+        )
     known = set(map(id, before.events))
     events = [event for event in after.events if id(event) not in known]
     changes = list(transitions)
@@ -156,6 +175,8 @@ def log_changes(before: State, after: State, transitions: Iterable[Transition]) 
         return
     found = {(one.key, one.symptom.id): one for one in findings(after)}
     for event in events:
+        if comings and event.kind in _COMINGS and not comings.admits(event.kind, now):
+            continue
         log_event(event, found.get((event.key, _TOLD_AS_EVENT)) if event.kind == "restart" else None)
     for change in changes:
         firing = change.after is Stage.FIRING
@@ -225,5 +246,5 @@ class Complaints:
         log.error(
             "an error that should not happen; kvwatch goes on",
             exc_info=error,
-            extra={_FIELDS: {**fields, "error": kind}},
+            extra={FIELDS: {**fields, "error": kind}},
         )

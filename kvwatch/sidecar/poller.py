@@ -22,6 +22,7 @@ from kvwatch.sidecar.narrowing import HELD, Narrowing, fault_of, is_late, same_l
 from kvwatch.sidecar.pacing import Backoff, DutyCycle, Rhythm
 from kvwatch.sidecar.redact import redacted
 from kvwatch.sidecar.store import FailedScrape, Store
+from kvwatch.sidecar.throttle import Comings
 from kvwatch.sidecar.transport import EXCERPT_BYTES
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Poller:
         self._facts_task: asyncio.Task[None] | None = None
         self._complaints = Complaints()
         self._reachability = Reachability()
+        self._comings = Comings()
         store.publish(state)
 
     async def run(self) -> None:
@@ -126,7 +128,7 @@ class Poller:
         self._state = state
         self._store.publish(state, transitions)
         self._reachability.see(state)
-        log_changes(before, state, transitions)
+        log_changes(before, state, transitions, self._comings)
         if state.error is not None:
             kind, detail = state.error.kind, state.error.detail
             self._store.failed(FailedScrape(self.target, outcome.wall, kind, detail, excerpt))

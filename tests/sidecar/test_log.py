@@ -18,6 +18,7 @@ from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import Event, State, Transition, initial
 from kvwatch.core.symptoms import SYMPTOMS, Severity
 from kvwatch.sidecar import log
+from kvwatch.sidecar.throttle import Comings, Throttle
 from tests.sidecar.loopback import pages
 
 SATURATED = "0.32.0--c-kv-saturation.jsonl.gz"
@@ -221,6 +222,60 @@ def test_an_unexpected_error_is_told_with_its_traceback_once_a_minute_and_kind()
     told = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["error"] for line in told] == ["ValueError", "KeyError"] * 2
     assert all("Traceback" in line["traceback"] for line in told)
+
+
+def test_what_libraries_complain_of_is_one_line_a_kind_and_minute_with_a_count() -> None:
+    stream, clock = io.StringIO(), [0.0]
+    log.set_up("json", "info", stream)
+    (theirs,) = logging.getLogger("asyncio").handlers
+    theirs.filters[:] = [Throttle(now=lambda: clock[0])]
+    assert logging.getLogger("uvicorn.error").handlers == [theirs]
+    for second in (0.0, 1.0, 59.0, 60.0, 61.0):
+        clock[0] = second
+        for n in range(1000):
+            logging.getLogger("asyncio").error(f"socket.accept() out of system resource\nsocket: {n}")  # noqa: G004
+            logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+    logging.getLogger("asyncio").error("Task exception was never retrieved")
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["message"].split("\n")[0], line.get("not_shown")) for line in told] == [
+        ("socket.accept() out of system resource", None),
+        ("Invalid HTTP request received.", None),
+        ("socket.accept() out of system resource", 2999),
+        ("Invalid HTTP request received.", 2999),
+        ("Task exception was never retrieved", None),
+    ]
+
+
+def test_endless_kinds_of_complaints_are_bounded_too() -> None:
+    throttle = Throttle(now=lambda: 0.0)
+    passed = sum(
+        throttle.filter(logging.LogRecord("asyncio", logging.ERROR, "", 0, f"kind {n}", None, None))
+        for n in range(10_000)
+    )
+    assert passed <= 201
+
+
+def test_engines_that_come_and_go_fast_are_summed_up() -> None:
+    stream = io.StringIO()
+    log.set_up("json", "info", stream)
+    comings, state, many = Comings(), initial("vllm"), 50
+    for second in range(122):
+        keys = [EngineKey("vllm", "m", f"{second}-{n}") for n in range(many)]
+        kinds = ("engine_appeared", "engine_vanished")
+        events = tuple(Event(float(second), 0.0, kind, key) for key in keys for kind in kinds)
+        after = replace(state, now=float(second), events=events if second < 121 else ())
+        log.log_changes(state, after, (), comings)
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    sums = [line for line in told if "singly" in line["message"]]
+    assert len(told) == 3 * 10 + 2
+    assert [(line["engine_appeared"], line["engine_vanished"]) for line in sums] == [(2995, 2995)] * 2
+    assert {line["target"] for line in sums} == {"vllm"}
+
+
+def test_a_few_engines_are_told_one_by_one() -> None:
+    comings = Comings()
+    assert all(comings.admits("engine_appeared", 0.0) for _ in range(8))
+    assert comings.rest(60.0) == {}
 
 
 def test_a_traceback_as_text_follows_its_line() -> None:
