@@ -20,6 +20,7 @@ from kvwatch.sidecar.app import build
 from kvwatch.sidecar.clock import Clock, SystemClock
 from kvwatch.sidecar.collector import registry_of
 from kvwatch.sidecar.log import say, set_up
+from kvwatch.sidecar.lookups import Lookups
 from kvwatch.sidecar.poller import Poller
 from kvwatch.sidecar.redact import shown_url
 from kvwatch.sidecar.scrape import Scraper
@@ -43,6 +44,7 @@ async def serve(
 ) -> int:
     """Runs the sidecar until a signal or `stop`; calls `ready` with its URL once it serves. An exit code."""
     set_up(settings.log_format, settings.log_level)
+    asyncio.get_running_loop().set_default_executor(Lookups())
     clock = clock or SystemClock()
     stop = stop or asyncio.Event()
     store = Store(initial(target.name, settings.policy(target)) for target in settings.targets)

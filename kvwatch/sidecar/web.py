@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import uvicorn
+
+from kvwatch.sidecar.connection import ASK_S, IDLE_S, Connection
+from kvwatch.sidecar.door import BATCH, Door
+from kvwatch.sidecar.log import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,18 +26,21 @@ if TYPE_CHECKING:
 
 _GRACE_S = 0.6
 """How long answers under way may take to finish at the stop."""
+_QUEUE = 128
+"""How many connections the kernel keeps until they are accepted."""
+_TELL_EVERY_S = 60.0
 
 
 class CannotServe(Exception):  # noqa: N818 - said to a person, as it is
     """The address or the certificate can't be used; the text says why, in one line."""
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> Door:
     """A listening socket; `CannotServe` if the address can't be had."""
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=128)
+        return Door(socket.create_server((host, port), family=family, backlog=_QUEUE))
     except OSError as error:
         why = error.strerror or str(error)
         raise CannotServe(
@@ -40,13 +49,41 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, door: Door) -> None:
         super().__init__(config)
         self.serves = asyncio.Event()
+        self._door = door
+        self._told: tuple[int, float] | None = None
+        """How many had been turned away when that was last told, and when."""
+        door.known = lambda: {one.fileno for one in self._connections()}
+        door.busy = lambda: {one.fileno for one in self._connections() if one.answering}
+
+    def _connections(self) -> Iterator[Connection]:
+        return (one for one in self.server_state.connections if isinstance(one, Connection))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self._door.listen(_QUEUE)  # what uvicorn gives to the event loop is how many it accepts in one go
         self.serves.set()
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % 10 == 0:  # a second
+            self._door.sweep(ASK_S)
+            self._tell()
+        return await super().on_tick(counter)
+
+    def _tell(self) -> None:
+        """Says that connections were turned away, at most once a minute."""
+        count, at = self._told or (0, 0.0)
+        now = time.monotonic()
+        if self._door.turned_away > count and (self._told is None or now - at >= _TELL_EVERY_S):
+            self._told = (self._door.turned_away, now)
+            say(
+                logging.WARNING,
+                "too many connections: those that asked nothing for longest were closed",
+                most=self._door.most,
+                closed=self._door.turned_away - count,
+            )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -56,7 +93,7 @@ class _Server(uvicorn.Server):
 class Web:
     """Serves an application on a socket until stopped."""
 
-    def __init__(self, app: FastAPI, settings: Settings, sock: socket.socket) -> None:
+    def __init__(self, app: FastAPI, settings: Settings, sock: Door) -> None:
         self._sock = sock
         config = uvicorn.Config(
             app,
@@ -67,7 +104,9 @@ class Web:
             proxy_headers=False,
             ws="none",
             loop="none",
-            timeout_keep_alive=75,
+            http=Connection,
+            backlog=BATCH,
+            timeout_keep_alive=int(IDLE_S),
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
         )
@@ -75,7 +114,7 @@ class Web:
             config.load()
         except (OSError, ssl.SSLError) as error:
             raise CannotServe(f"can't use the certificate {settings.tls_cert} and its key: {error}") from None
-        self._server = _Server(config)
+        self._server = _Server(config, sock)
         host, port = sock.getsockname()[:2]
         scheme = "https" if settings.tls_cert else "http"
         self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

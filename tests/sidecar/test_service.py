@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import logging
+import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,8 +24,11 @@ import httpx
 import pytest
 
 from kvwatch.settings import Settings, TargetSettings
+from kvwatch.sidecar.connection import Connection
+from kvwatch.sidecar.lookups import Lookups
 from kvwatch.sidecar.service import serve
-from tests.sidecar.loopback import VllmLike, pages, serving
+from kvwatch.sidecar.web import listen
+from tests.sidecar.loopback import Loopback, VllmLike, pages, serving
 
 HEALTHY = "0.32.0--b-healthy.jsonl.gz"
 TWO_ENGINES = "0.32.0--j-data-parallel-2.jsonl.gz"
@@ -55,7 +62,7 @@ def settings_of(*targets: str, **more: Any) -> Settings:
 async def running(settings: Settings) -> AsyncIterator[Running]:
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     end = asyncio.create_task(serve(settings, stop=stop, ready=ready.set_result))
-    url = await asyncio.wait_for(ready, 5)
+    url = await asyncio.wait_for(ready, 20)
     service = Running(url, stop, end)
     try:
         yield service
@@ -170,6 +177,218 @@ def test_it_stops_while_its_target_hangs() -> None:
     assert asyncio.run(run()) < 1.0
 
 
+_HANGING_NAMES = """
+import socket, sys, time
+real = socket.getaddrinfo
+def hangs(host, *more, **named):
+    if str(host).endswith(".invalid"):
+        time.sleep(30)
+    return real(host, *more, **named)
+socket.getaddrinfo = hangs
+"""
+
+
+@pytest.mark.parametrize("ended_by", ["signal", "stop"])
+def test_it_stops_while_names_are_looked_up_that_nobody_answers(ended_by: str) -> None:
+    """Stopped and gone: the interpreter does not wait for the threads either."""
+    targets = "http://a.invalid:1/metrics,http://b.invalid:1/metrics"
+    program = _HANGING_NAMES + _PROGRAM.replace(NOBODY, targets)
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        url = process.stdout.readline().strip()
+        for _ in range(200):
+            targets_now = httpx.get(f"{url}/api/v1/state").json()["targets"]
+            if [one["up"] for one in targets_now] == [False, False]:
+                break
+            time.sleep(0.05)
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM if ended_by == "signal" else signal.SIGINT)
+        assert process.wait(timeout=20) == 0
+        took = time.monotonic() - started
+        logged = process.stderr.read()
+    assert took < 5, took  # on a machine that may be busy; the look-ups take 30
+    assert "Traceback" not in logged
+
+
+def test_look_ups_that_nobody_answers_do_not_pile_up() -> None:
+    async def run() -> None:
+        held = threading.Event()
+        lookups = Lookups(most=2)
+        loop = asyncio.get_running_loop()
+        hanging = [loop.run_in_executor(lookups, held.wait) for _ in range(2)]
+        with pytest.raises(socket.gaierror, match="too many look-ups"):
+            await loop.run_in_executor(lookups, held.wait)
+        hanging[0].cancel()
+        held.set()
+        assert await hanging[1]
+        for _ in range(100):
+            await asyncio.sleep(0.01)
+            with contextlib.suppress(socket.gaierror):
+                assert await loop.run_in_executor(lookups, int, "7") == 7
+                break
+        with pytest.raises(ValueError, match="invalid literal"):
+            await loop.run_in_executor(lookups, int, "x")
+
+    asyncio.run(run())
+
+
+# -- many connections -------------------------------------------------------------------------------------------
+
+_CROWDED = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+"""
+
+
+@pytest.mark.parametrize("says", [b"", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"])
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_flood_of_connections_that_ask_nothing_keeps_nobody_out(
+    says: bytes, tls: bool, tmp_path: Path
+) -> None:
+    async def run(url: str, vllm: Loopback) -> None:
+        port = httpx.URL(url).port
+        assert port is not None
+        flood = []
+        async with httpx.AsyncClient(verify=False) as client:  # noqa: S501
+            for _ in range(300):
+                sock = socket.socket()
+                sock.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    sock.connect(("127.0.0.1", port))
+                flood.append(sock)
+            await asyncio.sleep(0.3)
+            for sock in flood:
+                with contextlib.suppress(OSError):
+                    sock.send(says)
+            asked = len(vllm.asked)
+            for _ in range(10):
+                assert (await client.get(f"{url}/healthz", timeout=5)).status_code == 200
+                await asyncio.sleep(0.05)
+            state = (await client.get(f"{url}/api/v1/state", timeout=5)).json()
+            assert state["targets"][0]["up"]
+            for _ in range(100):
+                if len(vllm.asked) > asked + 3:
+                    break
+                await asyncio.sleep(0.05)
+            assert len(vllm.asked) > asked + 3
+        for sock in flood:
+            sock.close()
+
+    async def around() -> str:
+        async with serving(VllmLike(pages(HEALTHY))) as vllm:
+            extra = ""
+            if tls:
+                cert, key = self_signed(tmp_path)
+                extra = f"tls_key={str(key)!r}, tls_cert={str(cert)!r}, "
+            program = _CROWDED + _PROGRAM.replace(NOBODY, vllm.url).replace(
+                "port=0", f"port=0, {extra}interval_s=0.1"
+            )
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", program, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            assert process.stdout is not None
+            try:
+                url = (await process.stdout.readline()).decode().strip()
+                await run(url, vllm)
+            finally:
+                process.send_signal(signal.SIGTERM)
+                _, err = await process.communicate()
+            assert process.returncode == 0
+            return err.decode()
+
+    logged = asyncio.run(around())
+    assert logged.count("\n") < 20, logged[:3000]
+    assert "too many connections" in logged
+    assert "Traceback" not in logged
+
+
+@pytest.mark.parametrize(
+    ("says", "ends"),
+    [
+        (b"", True),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\n", True),
+        (b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n", True),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /", True),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", False),
+    ],
+)
+def test_a_connection_that_does_not_send_a_whole_request_in_time_is_closed(
+    says: bytes, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Connection, "ask_s", 0.3)
+
+    async def run() -> bool:
+        async with running(settings_of(NOBODY)) as service:
+            reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(service.url).port)
+            writer.write(says)
+            try:
+                await asyncio.wait_for(reader.read(), 1.0)
+            except TimeoutError:
+                return False
+            except ConnectionError:
+                return True
+            finally:
+                writer.close()
+            return True
+
+    assert asyncio.run(run()) is ends
+
+
+def test_a_connection_that_does_not_read_its_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "read_s", 0.3)
+
+    async def run() -> None:
+        async with running(settings_of(NOBODY)) as service:
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", httpx.URL(service.url).port))
+            sock.setblocking(False)
+            sock.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 500)
+            for _ in range(100):
+                await asyncio.sleep(0.05)
+                try:
+                    sock.send(b"G")
+                except (ConnectionError, BrokenPipeError):
+                    break
+                except BlockingIOError:
+                    continue
+            else:
+                raise AssertionError("it is still open")
+            sock.close()
+
+    asyncio.run(run())
+
+
+def test_without_a_file_descriptor_left_a_connection_is_taken_and_closed() -> None:
+    door = listen("127.0.0.1", 0)
+    door.setblocking(False)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.create_connection(door.getsockname()) as client:
+        used = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+        fillers = []
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, before[1]))
+            with contextlib.suppress(OSError):
+                while True:
+                    fillers.append(os.open(os.devnull, os.O_RDONLY))
+            with pytest.raises(BlockingIOError):
+                door.accept()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            for filler in fillers:
+                os.close(filler)
+        client.settimeout(2)
+        assert client.recv(1) == b""
+    assert door.turned_away == 1
+    door.close()
+
+
 def told(capsys: pytest.CaptureFixture[str]) -> str:
     line: str = capsys.readouterr().err
     assert line.count("\n") == 1, line
@@ -214,12 +433,18 @@ def test_certificates_of_a_target_that_are_none_are_one_line_and_exit_code_2(
     assert "target a" in line
 
 
-def test_it_serves_over_tls(tmp_path: Path) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """A certificate and its key."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
     command = (
         f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout {key} -out {cert}"
     )
     subprocess.run(command.split(), check=True, capture_output=True)
+    return cert, key
+
+
+def test_it_serves_over_tls(tmp_path: Path) -> None:
+    cert, key = self_signed(tmp_path)
 
     async def run() -> int:
         async with (
