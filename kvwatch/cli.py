@@ -100,13 +100,13 @@ def _run(words: list[str]) -> int:
     if "main" not in args:
         parser.print_help(sys.stderr)
         return 2
-    from kvwatch.recording import RecordingError
+    from kvwatch.recording import RecordingError, WriteError
 
     try:
         return int(args.main(args))
     except RecordingError as error:
         _complain(str(error))
-        return 2
+        return _NOT_WRITTEN if isinstance(error, WriteError) else 2
 
 
 def _parsers(chosen: str | None) -> tuple[_Parser, dict[str, _Parser]]:

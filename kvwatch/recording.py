@@ -10,28 +10,38 @@ the longest line allowed.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import io
 import json
 import math
+import os
 import re
 import statistics
+import sys
 import zlib
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self, TypeGuard, cast
+from typing import IO, TYPE_CHECKING, Any, Self, TypeGuard, cast
 
 from kvwatch.core.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
 
-MAX_LINE = 64 << 20
-"""Bytes of a line beyond which it is skipped: four times the largest page that is scraped by default."""
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+MAX_LINE = 32 << 20
+"""Bytes of a line beyond which it is skipped: twice the largest page that is scraped by default."""
+_CHUNK = 1 << 20
 _SPACINGS = 10
 """So many spacings before a record, and as many after it, tell the pace it was recorded at."""
 _AT_ONCE = 40
 """Records held at once at most: the time of some does not move."""
+_BYTES_AT_ONCE = 64 << 20
+"""Bytes of pages beyond which no more records are held."""
 _DEFAULT_SPACING_S = 1.0
 _GZIP = b"\x1f\x8b"
 #: What a page of metrics begins with: a comment or a sample.
@@ -56,6 +66,10 @@ class RecordingError(Exception):
     """A file that can't be used as a recording; the text says why and what to do."""
 
 
+class WriteError(RecordingError):
+    """A recording can't be written any further, as when the disk is full."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """One scrape as it came; `status` is that of HTTP, or 0 with `error`."""
@@ -75,38 +89,85 @@ class Skipped:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The clock of a recording went back by some seconds; `t` is what is taken instead, after the record before."""
+
+    t: float
+    back_s: float
+
+    @property
+    def text(self) -> str:
+        return (
+            f"the clock of the recording went back by {self.back_s:g} s here:"
+            " how much time passed is not known, and taken for as much as between the records before"
+        )
+
+
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
 def read(path: Path | str, *, max_line: int = MAX_LINE) -> Iterator[Record | Skipped]:
-    """The records of a file. Raises `RecordingError`, at once, if there is none to read."""
-    path = Path(path)
+    """The records of a file, or of what comes through a pipe; ``-`` is standard input.
+
+    Raises `RecordingError`, at once, if there is none to read.
+    """
+    name = "standard input" if str(path) == "-" else str(path)
     try:
-        file: IO[bytes] = path.open("rb")
-        packed = file.read(2) == _GZIP
-        file.seek(0)
-        if not path.stat().st_size:
+        file = _standard_input() if str(path) == "-" else Path(path).open("rb")  # noqa: SIM115
+        head = file.read(len(_GZIP))
+        if not head:
             file.close()
-            raise RecordingError(f"{path} is empty")
+            raise RecordingError(f"{name} is empty")
+        written = os.fstat(file.fileno()).st_mtime
     except OSError as error:
-        raise RecordingError(f"can't read {path}: {error.strerror or error}") from None
-    return _records(path, cast("IO[bytes]", gzip.open(file)) if packed else file, file, max_line)
+        raise RecordingError(f"can't read {name}: {error.strerror or error}") from None
+    whole = cast("IO[bytes]", io.BufferedReader(_Whole(head, file), _CHUNK))
+    stream = cast("IO[bytes]", gzip.GzipFile(fileobj=whole)) if head == _GZIP else whole
+    return _records(written, stream, file, max_line)
 
 
-def _records(path: Path, stream: IO[bytes], file: IO[bytes], max_line: int) -> Iterator[Record | Skipped]:
+def _standard_input() -> io.BufferedReader:
+    if sys.stdin is None:
+        raise RecordingError("can't read standard input: it is closed")
+    return cast("io.BufferedReader", sys.stdin.buffer)
+
+
+class _Whole(io.RawIOBase):
+    """A stream of which the beginning was read already, with it: a pipe can't be wound back."""
+
+    def __init__(self, head: bytes, rest: io.BufferedReader) -> None:
+        self._head, self._rest = head, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        found = self._head or self._rest.read1(memoryview(buffer).nbytes)
+        self._head = b""
+        memoryview(buffer)[: len(found)] = found
+        return len(found)
+
+
+def _records(written: float, stream: IO[bytes], file: IO[bytes], max_line: int) -> Iterator[Record | Skipped]:
     with file, stream:
         lines = _lines(stream, max_line)
         first = next((line for line in lines if isinstance(line, Skipped) or line[1].strip()), None)
         if first is None:
             return
         if not isinstance(first, Skipped) and _PAGE.match(first[1].lstrip()):
-            yield _page(path, chain([first], lines), max_line)
+            yield _page(written, chain([first], lines), max_line)
             return
-        for line in chain([first], lines):
+        yield first if isinstance(first, Skipped) else _record(*first)
+        del first  # no line is held while the next is read
+        for line in lines:
             if isinstance(line, Skipped):
                 yield line
             elif line[1].strip():
-                yield _record(*line)
+                item = _record(*line)
+                del line
+                yield item
+                del item
 
 
 def _lines(stream: IO[bytes], max_line: int) -> Iterator[tuple[int, bytes] | Skipped]:
@@ -116,9 +177,10 @@ def _lines(stream: IO[bytes], max_line: int) -> Iterator[tuple[int, bytes] | Ski
         try:
             line = stream.readline(max_line + 1)
             if len(line) > max_line and not line.endswith(b"\n"):
+                del line
                 yield Skipped(number, f"longer than {max_line >> 20} MiB")
-                while line and not line.endswith(b"\n"):
-                    line = stream.readline(max_line + 1)
+                while (part := stream.readline(_CHUNK)) and not part.endswith(b"\n"):
+                    pass
                 continue
         except EOFError:
             yield Skipped(
@@ -130,7 +192,9 @@ def _lines(stream: IO[bytes], max_line: int) -> Iterator[tuple[int, bytes] | Ski
             return
         if not line:
             return
-        yield number, line
+        held = [line]
+        del line
+        yield number, held.pop()
 
 
 def _record(number: int, line: bytes) -> Record | Skipped:
@@ -165,7 +229,7 @@ def _is_number(value: Any) -> TypeGuard[float]:
         return False
 
 
-def _page(path: Path, lines: Iterable[tuple[int, bytes] | Skipped], limit: int) -> Record | Skipped:
+def _page(written: float, lines: Iterable[tuple[int, bytes] | Skipped], limit: int) -> Record | Skipped:
     """A page of metrics as one record of the time at which the file was written."""
     parts: list[bytes] = []
     size = 0
@@ -178,33 +242,68 @@ def _page(path: Path, lines: Iterable[tuple[int, bytes] | Skipped], limit: int) 
             return Skipped(line[0], f"a page longer than {limit >> 20} MiB")
     body = b"".join(parts)
     openmetrics = body.rstrip().endswith(b"# EOF")
-    return Record(
-        path.stat().st_mtime, 200, body, content_type="application/openmetrics-text" if openmetrics else ""
-    )
+    return Record(written, 200, body, content_type="application/openmetrics-text" if openmetrics else "")
 
 
 # -- to the judgement -----------------------------------------------------------------------------------------------
 
 
-def spaced(records: Iterable[Record | Skipped]) -> Generator[tuple[Record | Skipped, float], None, None]:
+def spaced(
+    records: Iterable[Record | Skipped], stepped: Callable[[Step], None] = lambda _: None
+) -> Generator[tuple[Record | Skipped, float], None, None]:
     """Each record with the spacing that was kept around it, in seconds: the median of some twenty spacings, half of
-    them before it and half after, so that a pace that changes is neither lost in time nor taken for an outage."""
+    them before it and half after, so that a pace that changes is neither lost in time nor taken for an outage.
+
+    Time only goes on: where the clock of the recording was put back, `stepped` is told, and that record and those
+    after it are taken as later.
+    """
     waiting: deque[tuple[Record | Skipped, int]] = deque()  # with how many spacings there were up to each
     lately: deque[float] = deque(maxlen=2 * _SPACINGS)
-    seen, last = 0, None
-    for item in records:
+    seen, last, size = 0, None, 0
+    for item in _onward(records, stepped):
         if isinstance(item, Record):
             if last is not None and item.t > last:
                 lately.append(item.t - last)
                 seen += 1
             last = item.t
         waiting.append((item, seen))
-        while waiting and (seen - waiting[0][1] >= _SPACINGS or len(waiting) > _AT_ONCE):
+        size += _size(item)
+        del item
+        while waiting and (
+            seen - waiting[0][1] >= _SPACINGS or len(waiting) > _AT_ONCE or size > _BYTES_AT_ONCE
+        ):
+            size -= _size(waiting[0][0])
             yield waiting.popleft()[0], _median(lately)
     for item, before in waiting:
         while len(lately) > 1 and seen - len(lately) < before - _SPACINGS:
             lately.popleft()
         yield item, _median(lately)
+
+
+def _onward(
+    records: Iterable[Record | Skipped], stepped: Callable[[Step], None]
+) -> Iterator[Record | Skipped]:
+    """The records by a clock that is never put back."""
+    lately: deque[float] = deque(maxlen=2 * _SPACINGS)
+    shift, last = 0.0, None
+    for item in records:
+        if isinstance(item, Skipped):
+            yield item
+            continue
+        t = item.t + shift
+        if last is not None and t < last:
+            step = Step(last + _median(lately), last - t)
+            stepped(step)
+            shift += step.t - t
+            t = step.t
+        elif last is not None and t > last:
+            lately.append(t - last)
+        last = t
+        yield replace(item, t=t) if shift else item
+
+
+def _size(item: Record | Skipped) -> int:
+    return len(item.body) if isinstance(item, Record) else 0
 
 
 def _median(spacings: Sequence[float]) -> float:
@@ -253,8 +352,9 @@ class Writer:
                     raise RecordingError(
                         f"{taken} is there already; choose another name or --force to overwrite it"
                     )
+        self._broken = False
         try:
-            self._file = self.part.open("wb")
+            self._file = self.part.open("wb", buffering=0)
         except OSError as error:
             raise RecordingError(f"can't write {self.part}: {error.strerror or error}") from None
         self._packer = zlib.compressobj(wbits=31)
@@ -272,11 +372,15 @@ class Writer:
         self.records += 1
 
     def _put(self, data: bytes) -> None:
+        left = memoryview(data)
         try:
-            self._file.write(data)
-            self._file.flush()
+            while left:
+                left = left[self._file.write(left) :]
         except OSError as error:
-            raise RecordingError(f"can't write {self.part}: {error.strerror or error}") from None
+            self._broken = True
+            with contextlib.suppress(OSError):  # no half of a record; one is understood, too
+                self._file.truncate(self.bytes)
+            raise WriteError(f"can't write {self.part}: {error.strerror or error}") from None
         self.bytes += len(data)
 
     def discard(self) -> None:
@@ -286,18 +390,28 @@ class Writer:
             self.part.unlink(missing_ok=True)
 
     def close(self) -> None:
+        """Ends the recording. Of one that could not be written to its end what was written is kept."""
         if self._file.closed:
             return
         if not self.records:
             self.discard()
             return
         try:
-            self._put(self._packer.flush())
+            if not self._broken:
+                self._put(self._packer.flush())
         finally:
             self._file.close()
+            self._name()
+
+    def _name(self) -> None:
         if self.path.exists() and not self._force:
             raise RecordingError(f"{self.path} came to be meanwhile; the recording is in {self.part}")
-        self.part.replace(self.path)
+        try:
+            self.part.replace(self.path)
+        except OSError as error:
+            raise WriteError(
+                f"can't name it {self.path}: {error.strerror or error}; the recording is in {self.part}"
+            ) from None
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,10 @@
 
 import gzip
 import json
+import os
+import resource
+import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +15,18 @@ from hypothesis import strategies as st
 
 from kvwatch.core.accounting import gap_s
 from kvwatch.core.outcome import Failure, Scrape, ScrapeError
-from kvwatch.recording import Record, RecordingError, Skipped, Writer, failure_of, outcome, read, spaced
+from kvwatch.recording import (
+    Record,
+    RecordingError,
+    Skipped,
+    Step,
+    WriteError,
+    Writer,
+    failure_of,
+    outcome,
+    read,
+    spaced,
+)
 
 PAGE = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 1\n"
 
@@ -214,3 +229,95 @@ def test_nothing_is_left_of_a_recording_without_a_record(tmp_path: Path) -> None
         writer.write(Record(1, 0, error="refused"))
         writer.discard()
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [(path.name, b"precious")]
+
+
+# -- clocks, pipes, full disks, long lines ---------------------------------------------------------------------------
+
+
+def test_a_clock_that_is_put_back_does_not_hide_what_comes_after() -> None:
+    times = [*range(100, 130, 2), *range(40, 60, 2), 0, 2]
+    steps: list[Step] = []
+    found = [
+        item.t
+        for item, _ in spaced((Record(t, 200) for t in times), steps.append)
+        if isinstance(item, Record)
+    ]
+    assert found == [100 + 2 * n for n in range(len(times))]
+    assert [(step.t, step.back_s) for step in steps] == [(130, 88), (150, 58)]
+    assert "went back by 88 s" in steps[0].text
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("body", [line(t=1, status=200, body="a") * 3, PAGE])
+def test_pipes_are_read(tmp_path: Path, packed: bool, body: bytes) -> None:
+    pipe, file = tmp_path / "pipe", tmp_path / "file"
+    os.mkfifo(pipe)
+    data = gzip.compress(body) if packed else body
+
+    def feed() -> None:
+        with pipe.open("wb", buffering=0) as out:
+            for at in range(len(data)):  # a byte at a time
+                out.write(data[at : at + 1])
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    found = records(pipe)
+    thread.join()
+    file.write_bytes(data)
+    assert [one.body for one in found] == [one.body for one in records(file)]
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_full_disk_keeps_what_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "r.gz"
+    writer = Writer(path)
+
+    def fill() -> None:
+        with writer:
+            for t in range(1000):
+                writer.write(Record(t, 200, os.urandom(400).hex().encode()))
+
+    with pytest.raises(WriteError, match="can't write"):
+        fill()
+    assert writer.records > 5
+    assert [one.t for one in records(path)] == list(range(writer.records))
+    assert not writer.part.exists()
+
+
+def test_records_held_ahead_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvwatch.recording._BYTES_AT_ONCE", 1000)
+    taken: list[int] = []
+
+    def source() -> Iterator[Record]:
+        for t in range(20):
+            taken.append(t)
+            yield Record(t, 200, b"x" * 400)
+
+    most = 0
+    for number, _ in enumerate(spaced(source())):
+        most = max(most, len(taken) - number)
+    assert most <= 3
+
+
+def test_a_line_of_many_megabytes_is_never_held(tmp_path: Path) -> None:
+    path = tmp_path / "r.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(b'{"t": 1, "status": 200, "body": "')
+        for _ in range(100):
+            file.write(b"x" * (1 << 20))
+        file.write(b'"}\n' + line(t=2, status=200, body="a"))
+    tracemalloc.start()
+    found = list(read(path))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [type(one) for one in found] == [Skipped, Record]
+    assert found[0] == Skipped(1, "longer than 32 MiB")
+    assert most < 100 << 20

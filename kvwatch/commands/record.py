@@ -10,7 +10,7 @@ import sys
 from kvwatch.commands import live, options
 from kvwatch.commands.output import complain, print_json, say
 from kvwatch.core.outcome import Failure, Outcome, Scrape, ScrapeError
-from kvwatch.recording import Record, Writer
+from kvwatch.recording import Record, WriteError, Writer
 from kvwatch.settings import Settings, TargetSettings
 
 HELP = "record a server's raw metrics, to replay, compare or send to someone"
@@ -25,6 +25,7 @@ be reached are recorded, too. Until it ends the file is called FILE.part and can
 
 exit codes:
   0  recorded, also when ended by Ctrl-C
+  1  FILE could not be written to the end, as when the disk is full; it holds what was recorded until then
   2  not one page could be had (then there is no FILE), FILE is there already, or a setting is wrong
 """
 _STATUS = re.compile(r"HTTP status (\d{3})")
@@ -50,7 +51,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     settings, target = live.settings_of(args)
     with Writer(args.output, force=args.force) as writer:
-        failed, seconds, why = asyncio.run(_record(args, settings, target, writer))
+        failed, seconds, why, broken = asyncio.run(_record(args, settings, target, writer))
         empty = failed == writer.records
         if empty:
             writer.discard()
@@ -69,6 +70,10 @@ def main(args: argparse.Namespace) -> int:
             f"{args.output}: {writer.records} scrapes over {seconds:.0f} s, {failed} of them failed,"
             f" {writer.bytes / 1000:,.0f} kB"
         )
+    if broken:
+        kept = "nothing was recorded" if empty else f"what was recorded until then is in {args.output}"
+        complain(f"{broken}; {kept}")
+        return 1
     if empty:
         complain(f"{target.url} gave no page at all, so there is no {args.output}: {why}")
     return 2 if empty else 0
@@ -76,8 +81,9 @@ def main(args: argparse.Namespace) -> int:
 
 async def _record(
     args: argparse.Namespace, settings: Settings, target: TargetSettings, writer: Writer
-) -> tuple[int, float, str]:
-    """How many scrapes failed, the seconds from the first to the last, and why the newest that failed did."""
+) -> tuple[int, float, str, str]:
+    """How many scrapes failed, the seconds from the first to the last, why the newest that failed did, and why no
+    more could be written, if so."""
     from tqdm import tqdm
 
     failed, first, last, why = 0, 0.0, 0.0, "stopped before the first answer"
@@ -85,14 +91,17 @@ async def _record(
     with tqdm(total=total, unit=" scrapes", disable=options.no_bar(args), file=sys.stderr) as bar:
         async with live.stopped_by_signals() as stop:
             async for now, outcome in live.scrapes(target, settings, stop, seconds=args.seconds):
-                writer.write(_record_of(outcome))
+                try:
+                    writer.write(_record_of(outcome))
+                except WriteError as error:
+                    return failed, last - first, why, str(error)
                 if isinstance(outcome, ScrapeError):
                     failed += 1
                     why = f"{outcome.kind} ({outcome.detail})"
                 first, last = first or now, now
                 bar.set_postfix_str(f"{failed} failed, {writer.bytes / 1000:,.0f} kB", refresh=False)
                 bar.update()
-    return failed, last - first, why
+    return failed, last - first, why, ""
 
 
 def _record_of(outcome: Outcome) -> Record:

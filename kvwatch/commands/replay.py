@@ -12,7 +12,7 @@ from kvwatch.commands.output import complain, print_json, say
 from kvwatch.commands.watch import Watch
 from kvwatch.core.pipeline import next_pace
 from kvwatch.core.state import Event, Transition
-from kvwatch.recording import Skipped, outcome, read, spaced
+from kvwatch.recording import Skipped, Step, outcome, read, spaced
 from kvwatch.settings import Settings, TargetSettings
 
 HELP = "judge a recording and print what happened when"
@@ -21,7 +21,7 @@ examples:
   kvwatch replay incident.jsonl.gz
   kvwatch replay incident.jsonl.gz --threshold kv_thrashing.per_request=0.5
   kvwatch replay incident.jsonl.gz --json | jq '.symptoms[] | select(.fired)'
-  curl -s localhost:8000/metrics > page.prom && kvwatch replay page.prom
+  curl -s localhost:8000/metrics | kvwatch replay -
 
 exit codes:
   0  the recording was replayed, whatever was found
@@ -33,7 +33,9 @@ _USED = frozenset({"config", "targets", *options.JUDGEMENT})
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", metavar="FILE", help="a recording made by `kvwatch record`, or a saved page of metrics"
+        "file",
+        metavar="FILE",
+        help="a recording made by `kvwatch record`, or a saved page of metrics; - is standard input",
     )
     parser.add_argument(
         "--target", metavar="NAME", type=options.name, help="what to call the recorded server (default: vllm)"
@@ -55,8 +57,9 @@ def main(args: argparse.Namespace) -> int:
     target = _target(settings, args)
     watch = Watch(target.name, settings.policy(target))
     skipped: list[Skipped] = []
+    steps: list[Step] = []
     spacings: set[float] = set()
-    with closing(spaced(read(args.file))) as records:
+    with closing(spaced(read(args.file), steps.append)) as records:
         for number, (record, spacing) in enumerate(records):
             if not (number or args.json):
                 say(f"{args.file}; times are since the first scrape\n")
@@ -70,9 +73,10 @@ def main(args: argparse.Namespace) -> int:
             if not args.json:
                 _print_lines(watch, watch.events[told:], transitions)
     if args.json:
-        print_json(as_data(watch, skipped))
+        print_json(as_data(watch, skipped, steps))
     else:
         _print_end(watch, skipped, spacings)
+        _print_steps(watch, steps)
     if not watch.samples:
         complain(f"nothing in {args.file} could be replayed")
     return 0 if watch.samples else 2
@@ -89,8 +93,11 @@ def _target(settings: Settings, args: argparse.Namespace) -> TargetSettings:
     return found.model_copy(update={"max_num_seqs": args.max_num_seqs})
 
 
-def as_data(watch: Watch, skipped: list[Skipped]) -> dict[str, Any]:
-    return watch.as_data() | {"skipped": [{"line": one.line, "reason": one.reason} for one in skipped]}
+def as_data(watch: Watch, skipped: list[Skipped], steps: list[Step]) -> dict[str, Any]:
+    return watch.as_data() | {
+        "skipped": [{"line": one.line, "reason": one.reason} for one in skipped],
+        "notes": [{"t": round(one.t - (watch.start or 0.0), 3), "text": one.text} for one in steps],
+    }
 
 
 def _print_lines(watch: Watch, events: Iterable[Event], transitions: Iterable[Transition]) -> None:
@@ -112,6 +119,15 @@ def _print_end(watch: Watch, skipped: list[Skipped], spacings: set[float]) -> No
     for reason, lines in by_reason.items():
         shown = ", ".join(map(str, lines[:_SHOWN])) + (", …" if len(lines) > _SHOWN else "")
         say(f"  {reason}: line {shown}")
+
+
+def _print_steps(watch: Watch, steps: list[Step]) -> None:
+    if steps:
+        say("\nNotes:")
+    for one in steps[:_SHOWN]:
+        say(f"  {text.clock(one.t - (watch.start or 0.0))}  {one.text}")
+    if len(steps) > _SHOWN:
+        say(f"  and {len(steps) - _SHOWN} times more")
 
 
 def _print_watched(watch: Watch, spacings: set[float]) -> None:

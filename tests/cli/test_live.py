@@ -229,3 +229,21 @@ def test_demo_shows_a_symptom_with_evidence_and_what_to_do(
 def test_demo_ends_when_nobody_reads_it(unread: Kvwatch) -> None:
     done = unread("demo", "--port", "0")
     assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_full_disk_ends_a_recording_that_is_kept(
+    command: list[str], environ: dict[str, str], serve: Serve, recordings: Path, tmp_path: Path
+) -> None:
+    url, path = serve(recordings / SATURATED, begin=40, speed=8), tmp_path / "r.gz"
+    words = " ".join([*command, "record", url, "-o", str(path), "--for", "30s", "--interval", "0.1"])
+    done = subprocess.run(
+        ["sh", "-c", f"ulimit -f 24; {words}"],  # in blocks of 512 bytes
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        check=False,
+    )
+    assert done.returncode == 1
+    assert re.fullmatch(r"kvwatch: can't write .*: File too large; what was recorded .*\n", done.stderr)
+    assert f": {len(records_of(path))} scrapes over" in done.stdout

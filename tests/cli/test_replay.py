@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -30,7 +31,7 @@ def test_json_has_the_documented_shape(replayed: Callable[..., dict[str, Any]]) 
     found = replayed("0.32.0--c-kv-saturation")
     assert list(found) == [
         "samples", "failed_scrapes", "duration_s", "events", "transitions", "symptoms", "regimes", "engines",
-        "skipped",
+        "skipped", "notes",
     ]  # fmt: skip
     assert set(found["symptoms"]) == {row.id for row in SYMPTOMS}
     (fired,) = [one for name, one in found["symptoms"].items() if name == "kv_thrashing"]
@@ -210,3 +211,38 @@ def test_an_hour_takes_seconds(kvwatch: Kvwatch, tmp_path: Path, recordings: Pat
         for i in range(3600):
             file.write(json.dumps(items[i % len(items)] | {"t": 1e9 + i}) + "\n")
     assert json.loads(kvwatch("replay", path, "--json", timeout=60).stdout)["samples"] == 3600
+
+
+def test_standard_input_is_a_recording_as_any(
+    command: list[str], environ: dict[str, str], recordings: Path
+) -> None:
+    path = recordings / "0.32.0--a-idle.jsonl.gz"
+    told = []
+    for words in (["-"], ["/dev/stdin"], [str(path)]):
+        done = subprocess.run(
+            [*command, "replay", *words, "--json"],
+            input=path.read_bytes(),
+            capture_output=True,
+            env=environ,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        told.append(json.loads(done.stdout))
+    assert told[0] == told[1] == told[2]
+
+
+def test_what_comes_after_a_clock_was_put_back_is_judged(
+    kvwatch: Kvwatch, recordings: Path, tmp_path: Path
+) -> None:
+    lines = gzip.open(recordings / "0.32.0--c-kv-saturation.jsonl.gz", "rt").readlines()  # noqa: SIM115
+    fields = [json.loads(text) for text in lines]
+    for one in fields[5:]:
+        one["t"] -= 3600
+    path = tmp_path / "r.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in fields))
+    found = json.loads(kvwatch("replay", path, "--json").stdout)
+    assert found["symptoms"]["kv_thrashing"]["fired"]
+    assert found["duration_s"] > 60
+    (note,) = found["notes"]
+    assert "the clock of the recording went back by 3" in note["text"]
+    assert note["text"] in kvwatch("replay", path).stdout
