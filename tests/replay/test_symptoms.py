@@ -292,6 +292,15 @@ recorded(
 )
 
 
+@told(NEAR_MISSES, "kv_thrashing", Stage.INACTIVE)
+def a_few_preemptions_among_many_while_nothing_has_finished_yet() -> Watch:
+    def each(server: Server, i: int) -> None:
+        hungry(server, 0.98, 36, i)
+        server.preemptions = i // 22
+
+    return working(120, each)
+
+
 # A herd of some seconds after a stall: its preemptions are counted when it is over.
 recorded(NEAR_MISSES, "kv_thrashing", "0.32.0--p-engine-stalled")
 

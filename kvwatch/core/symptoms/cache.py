@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from kvwatch.core.derive import MINUTE, TWO_MINUTES
 from kvwatch.core.regimes import Regime
 from kvwatch.core.signals import CORE
@@ -66,25 +64,26 @@ def _seconds_to_full(rows: list[Sample], view: EngineView) -> float | None:
     return left if left <= view.limits["kv_near_full.course_within"] else None
 
 
-def _preemptions(view: EngineView) -> tuple[float | None, float]:
+def _preemptions(view: EngineView) -> tuple[float | None, float, float]:
+    """Preemptions and finished requests over two minutes, and the requests that the former are measured by.
+
+    Those are the finished ones, or those at work where fewer finish: at the start of a long queue nothing has
+    finished yet, and a few preemptions among many that run are no storm.
+    """
     rows = view.samples(TWO_MINUTES)
     preempted, finished = increase(rows, "preemptions_total"), increase(rows, "requests_finished_total")
     if preempted is None and len(rows) == 1:
         preempted = 0.0
-    return preempted, finished or 0.0
-
-
-def _storm(preempted: float, finished: float, limits: Mapping[str, float]) -> bool:
-    """Preemptions that are no accident: several, and a good share of what finishes."""
-    enough = preempted >= limits["kv_thrashing.preemptions"]
-    return enough and preempted >= limits["kv_thrashing.per_request"] * max(finished, 1.0)
+    at_work = [row.running for row in rows if row.running is not None]
+    mean = sum(at_work) / len(at_work) if at_work else 0.0
+    return preempted, finished or 0.0, max(finished or 0.0, mean, 1.0)
 
 
 def _kv_exhausted(view: EngineView) -> Judgement:
     if reason := lacks(view, *CORE):
         return unknown(reason)
     waited = regime_seconds(view, MINUTE, Regime.KV_LIMITED)
-    preempted, finished = _preemptions(view)
+    preempted, finished, _ = _preemptions(view)
     need = view.limits["kv_exhausted.share"] * MINUTE
     evidence = gauges(view) | {
         "kv_limited_seconds": waited,
@@ -100,7 +99,8 @@ def _kv_exhausted(view: EngineView) -> Judgement:
 def _kv_thrashing(view: EngineView) -> Judgement:
     if reason := lacks(view, *CORE, "preemptions_total"):
         return unknown(reason)
-    preempted, finished = _preemptions(view)
+    preempted, finished, requests = _preemptions(view)
+    ratio = None if preempted is None else preempted / requests
     mark, wanted = view.limits["regime.full_usage"], view.limits["regime.demand"]
     pressed = lately(
         view,
@@ -109,13 +109,17 @@ def _kv_thrashing(view: EngineView) -> Judgement:
     evidence = gauges(view) | {
         "preemptions": preempted,
         "finished_requests": finished,
-        "preemptions_per_finished_request": view.derived.get("preemptions_per_finished_request"),
+        "preemptions_per_request": ratio,
         "window_seconds": TWO_MINUTES,
         "threshold_preemptions": view.limits["kv_thrashing.preemptions"],
-        "threshold_preemptions_per_finished_request": view.limits["kv_thrashing.per_request"],
+        "threshold_preemptions_per_request": view.limits["kv_thrashing.per_request"],
         "kv_cache_usage_peak_1m_ratio": view.derived.get("kv_cache_usage_peak_1m_ratio"),
     }
-    storm = preempted is not None and _storm(preempted, finished, view.limits)
+    storm = (
+        preempted is not None
+        and preempted >= view.limits["kv_thrashing.preemptions"]
+        and preempted >= view.limits["kv_thrashing.per_request"] * requests
+    )
     return judged(storm and pressed, evidence)
 
 
@@ -195,7 +199,10 @@ ROWS: tuple[Symptom, ...] = (
         judge=_kv_thrashing,
         thresholds=(
             Threshold(
-                "kv_thrashing.per_request", 0.3, "ratio", "Preemptions per finished request over 2 min."
+                "kv_thrashing.per_request",
+                0.3,
+                "ratio",
+                "Preemptions over 2 min per request, finished or at work.",
             ),
             Threshold("kv_thrashing.preemptions", 3, "requests", "Fewer preemptions in 2 min are no storm."),
         ),
