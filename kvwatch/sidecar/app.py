@@ -15,9 +15,9 @@ from starlette.middleware.gzip import GZipMiddleware
 from kvwatch import __version__
 from kvwatch.sidecar import answers, views
 from kvwatch.sidecar.clock import Clock
+from kvwatch.sidecar.exporting import Exporter
 from kvwatch.sidecar.front import Front
 from kvwatch.sidecar.page import page
-from kvwatch.sidecar.rendering import Renderer
 from kvwatch.sidecar.store import Store
 
 _MOST_SECONDS = 86_400.0
@@ -38,7 +38,7 @@ def build(store: Store, registry: CollectorRegistry, clock: Clock, *, token: str
     app.add_middleware(Front, token=token)
     _explain_errors(app)
     _add_probes(app)
-    _add_metrics(app, registry)
+    _add_metrics(app, store, registry)
     _add_api(app, store, clock)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
@@ -61,13 +61,13 @@ def _add_probes(app: FastAPI) -> None:
         return answers.Health(status="ok")
 
 
-def _add_metrics(app: FastAPI, registry: CollectorRegistry) -> None:
-    renderer = Renderer()
+def _add_metrics(app: FastAPI, store: Store, registry: CollectorRegistry) -> None:
+    exporter = Exporter(store, registry)
 
     async def metrics(request: Request) -> Response:
         """kvwatch's metrics, in the text format or OpenMetrics, as `Accept` asks."""
-        render, content_type = renderer.choose(",".join(request.headers.getlist("accept")))
-        return Response(render(registry), media_type=None, headers={"Content-Type": content_type})
+        body, content_type = await exporter.page(",".join(request.headers.getlist("accept")))
+        return Response(body, media_type=None, headers={"Content-Type": content_type})
 
     app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})(metrics)
     app.get("/metrics/", include_in_schema=False)(metrics)

@@ -10,6 +10,7 @@ import inspect
 import json
 import math
 import re
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache
 from html.parser import HTMLParser
@@ -234,6 +235,51 @@ def test_gzip_is_not_for_who_refuses_it(accepted: str, packed: bool) -> None:
     answer = ask(small_app(), "/metrics", **{"accept-encoding": accepted})
     assert (answer.headers.get("content-encoding") == "gzip") is packed
     assert "kvwatch_up" in answer.text
+
+
+def many_engines(count: int) -> Store:
+    state = initial("vllm")
+    for n, page in enumerate(pages(SATURATED)[40:43]):
+        lines = page.splitlines(keepends=True)
+        body = b"".join(
+            line.replace(b'engine="0"', f'engine="{engine}"'.encode())
+            for line in lines
+            for engine in (range(count) if b'engine="0"' in line else (0,))
+        )
+        state, _ = advance(state, Scrape(body, 1_700_000_000.0 + n), 1000.0 + n)
+    store = Store()
+    store.publish(state)
+    return store
+
+
+def test_a_page_of_very_many_engines_holds_up_nobody_and_is_written_once_for_all_who_wait() -> None:
+    store = many_engines(256)
+    clock = clock_of(store)
+    wrote: list[int] = []
+    registry = registry_of(store, clock)
+
+    class Counted(CollectorRegistry):
+        def collect(self) -> Iterator[Metric]:
+            wrote.append(threading.get_ident())
+            yield from registry.collect()
+
+    app = build(store, Counted(), clock)
+
+    async def run() -> tuple[list[httpx.Response], int]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://kvwatch") as client:
+            asking = [asyncio.create_task(client.get("/metrics")) for _ in range(6)]
+            turns = 0
+            while not all(one.done() for one in asking):
+                await asyncio.sleep(0.005)
+                turns += 1
+            return [await one for one in asking], turns
+
+    answers, turns = asyncio.run(run())
+    assert {one.status_code for one in answers} == {200}
+    assert all(one.text.count("kvwatch_kv_cache_usage_ratio{") == 256 for one in answers)
+    assert len(wrote) <= 2  # the first page was begun before the others asked
+    assert threading.get_ident() not in wrote
+    assert turns > 10
 
 
 @pytest.mark.parametrize("host", ["[", "[::1", "a b", ""])
