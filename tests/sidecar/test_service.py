@@ -25,6 +25,7 @@ import pytest
 
 from kvwatch.settings import Settings, TargetSettings
 from kvwatch.sidecar.connection import Connection
+from kvwatch.sidecar.door import Door
 from kvwatch.sidecar.lookups import Lookups
 from kvwatch.sidecar.service import serve
 from kvwatch.sidecar.web import listen
@@ -188,8 +189,8 @@ socket.getaddrinfo = hangs
 """
 
 
-@pytest.mark.parametrize("ended_by", ["signal", "stop"])
-def test_it_stops_while_names_are_looked_up_that_nobody_answers(ended_by: str) -> None:
+@pytest.mark.parametrize("one", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_while_names_are_looked_up_that_nobody_answers(one: signal.Signals) -> None:
     """Stopped and gone: the interpreter does not wait for the threads either."""
     targets = "http://a.invalid:1/metrics,http://b.invalid:1/metrics"
     program = _HANGING_NAMES + _PROGRAM.replace(NOBODY, targets)
@@ -204,11 +205,11 @@ def test_it_stops_while_names_are_looked_up_that_nobody_answers(ended_by: str) -
         url = process.stdout.readline().strip()
         for _ in range(200):
             targets_now = httpx.get(f"{url}/api/v1/state").json()["targets"]
-            if [one["up"] for one in targets_now] == [False, False]:
+            if [target["up"] for target in targets_now] == [False, False]:
                 break
             time.sleep(0.05)
         started = time.monotonic()
-        process.send_signal(signal.SIGTERM if ended_by == "signal" else signal.SIGINT)
+        process.send_signal(one)
         assert process.wait(timeout=20) == 0
         took = time.monotonic() - started
         logged = process.stderr.read()
@@ -363,6 +364,32 @@ def test_a_connection_that_does_not_read_its_answer_is_closed(monkeypatch: pytes
             sock.close()
 
     asyncio.run(run())
+
+
+def test_room_is_made_by_who_waits_longest_and_is_not_being_answered() -> None:
+    door = Door(listen("127.0.0.1", 0), most=3)
+    with contextlib.ExitStack() as held:
+        held.callback(door.close)
+        clients: list[socket.socket] = []
+        taken: list[socket.socket] = []
+        door.busy = lambda: {taken[0].fileno()}
+        for _ in range(4):
+            clients.append(held.enter_context(socket.create_connection(door.getsockname(), timeout=2)))
+            taken.append(held.enter_context(door.accept()[0]))
+        assert clients[1].recv(1) == b""
+        door.known = lambda: {taken[0].fileno()}
+        door.sweep(60.0)
+        door.sweep(0.0)  # handshakes that take too long
+        assert [client.recv(1) for client in clients[2:]] == [b"", b""]
+        clients[0].settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            clients[0].recv(1)
+        door.busy = lambda: {one.fileno() for one in taken}
+        clients.append(held.enter_context(socket.create_connection(door.getsockname(), timeout=2)))
+        with pytest.raises(BlockingIOError):
+            door.accept()
+        assert clients[-1].recv(1) == b""
+    assert door.turned_away == 2
 
 
 def test_without_a_file_descriptor_left_a_connection_is_taken_and_closed() -> None:
