@@ -3,8 +3,8 @@
 Theory of operation
     Every connection takes a file descriptor, and one that kvwatch has not got is one with which it can't scrape.
     So only so many are held (`most`, at most half of what the process may open). One more than that is let in
-    at the expense of the one that has waited longest without being answered, so that a flood of connections that
-    say nothing does not keep out who asks. If the process has no descriptor left all the same, the connection is
+    at the expense of the one that has been open longest and is not being answered, so that a flood of connections
+    that say nothing does not keep out who asks. If the process has no descriptor left all the same, the connection is
     taken with one held back for that, and closed: the event loop never sees the error, which it would log and
     retry without end.
 
