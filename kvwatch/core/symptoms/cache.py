@@ -238,7 +238,7 @@ ROWS: tuple[Symptom, ...] = (
         keep_s=60,
         judge=_kv_exhausted,
         thresholds=(Threshold("kv_exhausted.share", 0.5, "ratio", "Share of 1 min in kv_limited.", high=1),),
-        meaning="The cache is full and requests queue for it; those that run are left alone (few preemptions).",
+        meaning="The cache is full and requests queue for it. Whether they are preempted too, kv_thrashing says.",
         causes=(
             "the load needs more cache than there is",
             "requests are longer than the cache was planned for",

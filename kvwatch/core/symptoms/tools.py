@@ -37,12 +37,17 @@ def lacks(view: EngineView, *signals: str) -> str:
 def gauges(view: EngineView) -> dict[str, Any]:
     """The numbers that every judgement of an engine shows.
 
-    `requests_that_fit` is how many requests of the last minute's mean footprint fill the cache.
+    Gauges are of the newest moment with anything in the engine, within the memory of symptoms: a symptom that is
+    just over is not told with zeros. `requests_that_fit` is how many requests of the last minute's mean footprint
+    fill the cache.
     """
+    memory = view.limits["symptom.memory"]
+    lately_seen = [row for row in reversed(view.samples(memory)) if row.t >= view.now - memory]
+    row = next((row for row in lately_seen if row.running or row.waiting), view.samples(0.0)[-1])
     return {
-        "kv_cache_usage_ratio": view.snapshot.number("kv_cache_usage_ratio"),
-        "requests_running": view.snapshot.number("requests_running"),
-        "requests_waiting": view.snapshot.number("requests_waiting"),
+        "kv_cache_usage_ratio": row.usage,
+        "requests_running": row.running,
+        "requests_waiting": row.waiting,
         "kv_cache_demand_ratio": view.derived.get("kv_cache_demand_ratio"),
         "requests_that_fit": _that_fit(view),
     }
