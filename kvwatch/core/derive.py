@@ -17,6 +17,7 @@ from kvwatch.core.window import (
     Ladders,
     Sample,
     Windows,
+    cut,
     increase,
     ladder_increase,
     quantile,
@@ -140,8 +141,8 @@ def derive(
     """All derived numbers at a sample. `before` keeps the quantiles between two full scrapes."""
     book = _Book()
     five = windows.samples.since(now - FIVE_MINUTES)
-    two = _since(five, now - TWO_MINUTES)
-    one = _since(five, now - MINUTE)
+    two = cut(five, now - TWO_MINUTES)
+    one = cut(five, now - MINUTE)
     capacity, why = capacity_tokens(snapshot)
     book.put("kv_cache_capacity_tokens", capacity, why)
     _cache(book, one, limits, now)
@@ -152,11 +153,6 @@ def derive(
     else:
         _carry(book, before)
     return book.close()
-
-
-def _since(rows: Sequence[Sample], start: float) -> Sequence[Sample]:
-    first = next((i for i, row in enumerate(rows) if row.t > start), len(rows))
-    return rows[max(first - 1, 0) :]
 
 
 def _cache(book: _Book, rows: Sequence[Sample], limits: Mapping[str, float], now: float) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kvwatch.core.accounting import gap_s
 from kvwatch.core.derive import LENGTHS, Derived, capacity_tokens, demand, derive, labelled
-from kvwatch.core.outcome import Pace, Scrape
+from kvwatch.core.outcome import Pace
 from kvwatch.core.regimes import Instant, Regime, regime_of
 from kvwatch.core.signals import SIGNALS
 from kvwatch.core.snapshot import Histogram, Snapshot
@@ -100,18 +100,16 @@ def in_regime(engine: EngineState, regime: Regime) -> EngineState:
 def answered_engine(
     engine: EngineState,
     snapshot: Snapshot,
-    page: Snapshot,
+    raw: Mapping[str, float],
     state: State,
     *,
-    scrape: Scrape,
+    interval_s: float,
     now: float,
-    full: bool,
 ) -> EngineState:
-    """One engine after one good page. `page` is what was on it, `snapshot` that, completed."""
+    """One engine after one good page: `snapshot` is what is known of it, `raw` the tracked counters on that page."""
     last = engine.windows.samples.last
-    gap = last is None or now - last.t > gap_s(scrape.interval_s)
+    gap = last is None or now - last.t > gap_s(interval_s)
     covered = engine.covered + (0.0 if last is None or gap else now - last.t)
-    raw = raw_counters(page)
     climbs = {**engine.climbs} | {
         name: engine.climbs[name].step(value, gap=gap) if name in engine.climbs else Climb(value)
         for name, value in raw.items()
@@ -151,7 +149,8 @@ def answered_engine(
         regime.value,
         tuple(climbs[name].total if name in raw else None for name in TRACKED),
     )
-    engine = replace(
+    engine = in_regime(engine, regime)
+    return replace(
         engine,
         snapshot=snapshot,
         seen_at=now,
@@ -165,18 +164,19 @@ def answered_engine(
             engine.windows, samples=engine.windows.samples.append(sample, state.policy.history_s)
         ),
     )
-    if full:
-        engine = _laddered(engine, page, now)
-    engine = in_regime(engine, regime)
+
+
+def derived_engine(engine: EngineState, state: State, now: float, *, full: bool) -> EngineState:
+    """With the derived numbers of its newest sample."""
     derived = derive(
-        snapshot,
+        engine.snapshot,
         engine.windows,
         engine.derived,
         state.policy,
         state.limits,
         now=now,
         full=full,
-        progress_at=progress_at,
+        progress_at=engine.progress_at,
     )
     return replace(engine, derived=derived)
 
@@ -219,7 +219,7 @@ def _long_prompt(engine: EngineState, snapshot: Snapshot) -> float | None:
     return length / capacity if length is not None and capacity else None
 
 
-def _laddered(engine: EngineState, snapshot: Snapshot, now: float) -> EngineState:
+def laddered(engine: EngineState, snapshot: Snapshot, now: float) -> EngineState:
     """Takes the histograms of a full page into their windows.
 
     Buckets come seldom by design, so what they gained since the last full page is theirs, gap or not.

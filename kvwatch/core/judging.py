@@ -12,21 +12,16 @@ from kvwatch.core.symptoms import SYMPTOMS, EngineView, Judgement, Scope, Sympto
 
 
 def judged(state: State, now: float) -> State:
+    """The state with every symptom judged at `now`."""
     rows = [row for row in SYMPTOMS if row.id not in state.policy.disabled]
-    engines = {
-        key: replace(
-            engine,
-            symptoms={
-                row.id: _stepped(
-                    state, row, engine.symptoms.get(row.id), _judge_engine(state, engine, row, now), now
-                )
-                for row in rows
-                if row.scope is Scope.ENGINE
-            },
-        )
-        for key, engine in state.engines.items()
-    }
-    state = replace(state, engines=engines)
+    per_engine = [row for row in rows if row.scope is Scope.ENGINE]
+    state = replace(
+        state,
+        engines={
+            key: replace(engine, symptoms=_engine_symptoms(state, engine, per_engine, now))
+            for key, engine in state.engines.items()
+        },
+    )
     view = TargetView(
         engines={
             key: e.snapshot for key, e in state.engines.items() if e.seen_at == state.good_at or not state.up
@@ -50,20 +45,29 @@ def judged(state: State, now: float) -> State:
     return replace(state, symptoms=symptoms)
 
 
-def _judge_engine(state: State, engine: EngineState, row: Symptom, now: float) -> Judgement:
-    if state.up and engine.snapshot.untouched:
-        return Judgement(Verdict.CLEAR, {"detail": "no request was served yet"})
-    samples = engine.windows.samples
+def _engine_symptoms(
+    state: State, engine: EngineState, rows: Iterable[Symptom], now: float
+) -> dict[str, Lifecycle]:
+    untouched = Judgement(Verdict.CLEAR, {"detail": "no request was served yet"})
     view = EngineView(
         snapshot=engine.snapshot,
         derived=engine.derived,
         regime=engine.regime,
-        samples=lambda window: samples.since(now - window),
+        history=engine.windows.samples,
         now=now,
         limits=state.limits,
         scraped=bool(state.up),
     )
-    return row.judge(view)
+    return {
+        row.id: _stepped(
+            state,
+            row,
+            engine.symptoms.get(row.id),
+            untouched if state.up and engine.snapshot.untouched else row.judge(view),
+            now,
+        )
+        for row in rows
+    }
 
 
 def _stepped(

@@ -11,13 +11,22 @@ from dataclasses import replace
 from math import exp
 
 from kvwatch.core.accounting import accounted
-from kvwatch.core.engine import answered_engine, completed, emptied, fresh, in_regime, raw_counters
+from kvwatch.core.engine import (
+    answered_engine,
+    completed,
+    derived_engine,
+    emptied,
+    fresh,
+    in_regime,
+    laddered,
+    raw_counters,
+)
 from kvwatch.core.exposition import BadExposition
 from kvwatch.core.judging import counted, judged
 from kvwatch.core.normalise import Page
 from kvwatch.core.outcome import REACHABLE, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.core.regimes import Regime
-from kvwatch.core.snapshot import EngineKey, Snapshot
+from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import FAILING_MEMORY_S, EngineState, Event, LastScrape, State, Transition
 from kvwatch.core.symptoms import Restart
 
@@ -69,9 +78,7 @@ def advance(state: State, outcome: Outcome, now: float) -> tuple[State, tuple[Tr
             duration_s=outcome.duration_s,
             interval_s=outcome.interval_s,
             body_bytes=len(outcome.body) if isinstance(outcome, Scrape) else 0,
-            samples=len(page.exposed) if page else 0,
             narrowed=isinstance(outcome, Scrape) and outcome.narrowed,
-            wall=outcome.wall,
         ),
     )
     state = judged(state, now)
@@ -89,11 +96,8 @@ def _share(before: float, failing: bool, elapsed: float) -> float:
 def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
     full = scrape.pace is Pace.FULL
     partial = scrape.narrowed and not full
-    fell = {
-        key: _fallen(state.engines[key], snapshot)
-        for key, snapshot in page.engines.items()
-        if key in state.engines
-    }
+    raw = {key: raw_counters(snapshot) for key, snapshot in page.engines.items()}
+    fell = max((_fallen(state.engines[key], raw[key]) for key in raw if key in state.engines), default=0)
     other = _another_process(state, page, fell)
     alternating = other and state.switched_at is not None and now - state.switched_at < _STARTS_IN_S
     restart = _restart(state, fell, now) if other and not alternating else None
@@ -117,7 +121,11 @@ def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
         elif other:
             engine = fresh(engine, now)
         snapshot = completed(on_page, engine.snapshot) if partial else on_page
-        engines[key] = answered_engine(engine, snapshot, on_page, state, scrape=scrape, now=now, full=full)
+        counters = raw[key]
+        engine = answered_engine(engine, snapshot, counters, state, interval_s=scrape.interval_s, now=now)
+        engines[key] = derived_engine(
+            laddered(engine, on_page, now) if full else engine, state, now, full=full
+        )
     for key in set(engines) - set(page.engines):
         if now - engines[key].seen_at > state.policy.history_s:
             events.append(Event(now, scrape.wall, "engine_vanished", key))
@@ -151,27 +159,21 @@ def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
     )
 
 
-def _fallen(engine: EngineState, snapshot: Snapshot) -> int:
+def _fallen(engine: EngineState, raw: Mapping[str, float]) -> int:
     """How many signals' counters are lower than they were; parts of one signal count once."""
-    raw = raw_counters(snapshot)
-    return len(
-        {
-            name.partition("/")[0]
-            for name, value in raw.items()
-            if name in engine.climbs and engine.climbs[name].fell(value)
-        }
-    )
+    known = ((name, value) for name, value in raw.items() if name in engine.climbs)
+    return len({name.partition("/")[0] for name, value in known if engine.climbs[name].fell(value)})
 
 
-def _another_process(state: State, page: Page, fell: Mapping[EngineKey, int]) -> bool:
+def _another_process(state: State, page: Page, fell: int) -> bool:
     """Whether another process answers than before: its start time moved, or several counters fell at once."""
     before = state.server.number("engine_start_time_seconds") if state.server else None
     after = page.server.number("engine_start_time_seconds")
     moved = before is not None and after is not None and abs(after - before) > 1.0
-    return moved or max(fell.values(), default=0) >= _FELL_TOGETHER
+    return moved or fell >= _FELL_TOGETHER
 
 
-def _restart(state: State, fell: Mapping[EngineKey, int], now: float) -> Restart:
+def _restart(state: State, fell: int, now: float) -> Restart:
     """What was seen of a restart."""
     last = [row for engine in state.engines.values() if (row := engine.windows.samples.last) is not None]
     scores = [
@@ -179,7 +181,7 @@ def _restart(state: State, fell: Mapping[EngineKey, int], now: float) -> Restart
     ]
     return Restart(
         at=now,
-        counters_fell=max(fell.values(), default=0),
+        counters_fell=fell,
         usage_before=max((row.usage for row in last if row.usage is not None), default=None),
         pressure_before=max(scores, default=None),
         waiting_before=sum(row.waiting for row in last if row.waiting is not None) if last else None,

@@ -98,9 +98,7 @@ class LastScrape:
     duration_s: float
     interval_s: float
     body_bytes: int
-    samples: int
     narrowed: bool
-    wall: float
 
 
 @dataclass(frozen=True, slots=True)

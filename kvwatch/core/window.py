@@ -80,9 +80,13 @@ class History(Generic[T]):
                 parts.append(chunk)
                 if chunk[0].t <= start:
                     break
-        rows = [row for part in reversed(parts) for row in part]
-        first = bisect_right(rows, start, key=lambda row: row.t)
-        return rows[max(first - 1, 0) :]
+        return cut([row for part in reversed(parts) for row in part], start)
+
+
+def cut(rows: list[T], start: float) -> list[T]:
+    """The rows from `start` on, and the one before it, which still holds at `start`."""
+    first = bisect_right(rows, start, key=lambda row: row.t)
+    return rows[max(first - 1, 0) :]
 
 
 class Sample(NamedTuple):

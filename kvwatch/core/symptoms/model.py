@@ -12,7 +12,7 @@ from kvwatch.core.outcome import Failure
 from kvwatch.core.regimes import Regime
 from kvwatch.core.snapshot import Snapshot
 from kvwatch.core.thresholds import Threshold
-from kvwatch.core.window import Sample
+from kvwatch.core.window import History, Sample, weights
 
 
 class Verdict(StrEnum):
@@ -65,17 +65,30 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """What a judge of an engine sees."""
+    """What the judges of an engine see, all of them the same one. Windows are cut and weighed once."""
 
     snapshot: Snapshot
     derived: Derived
     regime: Regime
-    samples: Callable[[float], list[Sample]]
-    """The samples of the last so many seconds."""
+    history: History[Sample]
     now: float
     limits: Mapping[str, float]
     scraped: bool
     """False while the target is not scraped: everything about the engine is old, so unknown."""
+    _rows: dict[float, list[Sample]] = field(default_factory=dict, repr=False, compare=False)
+    _held: dict[float, list[tuple[Sample, float]]] = field(default_factory=dict, repr=False, compare=False)
+
+    def samples(self, window: float) -> list[Sample]:
+        """The samples of the last so many seconds, and the one before them."""
+        if window not in self._rows:
+            self._rows[window] = self.history.since(self.now - window)
+        return self._rows[window]
+
+    def held(self, window: float) -> list[tuple[Sample, float]]:
+        """The samples of the last so many seconds with the seconds that each stands for."""
+        if window not in self._held:
+            self._held[window] = weights(self.samples(window), self.now - window)
+        return self._held[window]
 
 
 @dataclass(frozen=True, slots=True)

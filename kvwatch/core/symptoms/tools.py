@@ -9,7 +9,7 @@ from typing import Any
 from kvwatch.core.derive import MINUTE
 from kvwatch.core.regimes import Regime
 from kvwatch.core.symptoms.model import EngineView, Evidence, Judgement, Verdict
-from kvwatch.core.window import Sample, seconds_where, weights
+from kvwatch.core.window import Sample, seconds_where
 
 
 def judged(when: bool, evidence: Evidence) -> Judgement:
@@ -41,9 +41,8 @@ def gauges(view: EngineView) -> dict[str, Any]:
     just over is not told with zeros. `requests_that_fit` is how many requests of the last minute's mean footprint
     fill the cache.
     """
-    memory = view.limits["symptom.memory"]
-    lately_seen = [row for row in reversed(view.samples(memory)) if row.t >= view.now - memory]
-    row = next((row for row in lately_seen if row.running or row.waiting), view.samples(0.0)[-1])
+    rows = _remembered(view) or view.samples(0.0)
+    row = next((row for row in reversed(rows) if row.running or row.waiting), rows[-1])
     return {
         "kv_cache_usage_ratio": row.usage,
         "requests_running": row.running,
@@ -54,7 +53,7 @@ def gauges(view: EngineView) -> dict[str, Any]:
 
 
 def _that_fit(view: EngineView) -> int | None:
-    held = weights(view.samples(MINUTE), view.now - MINUTE)
+    held = view.held(MINUTE)
     usage = sum(row.usage * seconds for row, seconds in held if row.usage is not None and row.running)
     running = sum(row.running * seconds for row, seconds in held if row.usage is not None and row.running)
     fit = running / usage if usage > 0 else inf
@@ -66,10 +65,14 @@ def lately(view: EngineView, seen: Callable[[Sample], bool]) -> bool:
 
     A window remembers longer than its cause lasts; without this a burst would fire after its end.
     """
-    start = view.now - view.limits["symptom.memory"]
-    return any(seen(row) for row in view.samples(view.limits["symptom.memory"]) if row.t >= start)
+    return any(map(seen, _remembered(view)))
+
+
+def _remembered(view: EngineView) -> list[Sample]:
+    memory = view.limits["symptom.memory"]
+    return [row for row in view.samples(memory) if row.t >= view.now - memory]
 
 
 def regime_seconds(view: EngineView, window: float, *regimes: Regime) -> float:
-    rows = view.samples(window)
-    return seconds_where(weights(rows, view.now - window), lambda row: row.regime in regimes)
+    """Seconds of the last `window` in one of the regimes."""
+    return seconds_where(view.held(window), lambda row: row.regime in regimes)
