@@ -114,9 +114,11 @@ async def scrapes(
 ) -> AsyncIterator[tuple[float, Outcome]]:
     """Whole pages, an interval apart, with their monotonic time, until the time is over or `stop` is set."""
     from kvwatch.sidecar.clock import SystemClock
+    from kvwatch.sidecar.lookups import Lookups
     from kvwatch.sidecar.scrape import Scraper
     from kvwatch.sidecar.transport import client_for
 
+    asyncio.get_running_loop().set_default_executor(Lookups())  # nobody waits for a name server at the end
     clock = SystemClock()
     try:
         client = client_for(target)

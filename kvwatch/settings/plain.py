@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_HIDDEN = "***"
+HIDDEN = "***"
 _SECRETIVE = (
     r"(?:token|secret|pass(?:word|wd|phrase)?|pwd|key|auth(?:orization)?|credentials?|sig(?:nature)?"
     r"|jwt|session)"
@@ -17,15 +17,15 @@ _IN_A_QUERY = re.compile(rf"(?i)(?P<name>[?&;][^=&\s\"<>]*{_SECRETIVE}[^=&\s\"<>
 
 def redacted(text: str) -> str:
     """`text` without the users and passwords of URLs in it, and without what looks like a credential."""
-    text = _USERINFO.sub(f"//{_HIDDEN}@", text)
-    text = _AUTHORIZATION.sub(rf"\g<kind> {_HIDDEN}", text)
-    text = _IN_A_QUERY.sub(rf"\g<name>={_HIDDEN}", text)
-    return _PARAMETER.sub(rf"\g<name>={_HIDDEN}", text)
+    text = _USERINFO.sub(f"//{HIDDEN}@", text)
+    text = _AUTHORIZATION.sub(rf"\g<kind> {HIDDEN}", text)
+    text = _IN_A_QUERY.sub(rf"\g<name>={HIDDEN}", text)
+    return _PARAMETER.sub(rf"\g<name>={HIDDEN}", text)
 
 
 def redacted_url(url: str) -> str:
     """`url`, with or without a scheme, without a user, a password or a credential in its query."""
-    return redacted(re.sub(r"(^|//|[=,])[^/\s,=]*@", rf"\1{_HIDDEN}@", url))
+    return redacted(re.sub(r"(^|//|[=,])[^/\s,=]*@", rf"\1{HIDDEN}@", url))
 
 
 def escaped(text: str, keep: str = "\n\t") -> str:

@@ -50,6 +50,8 @@ class Narrowing:
         self._late = 0
         self._series: Mapping[str, int] = {}
         """How many series each name had on the last good page, whole or narrowed."""
+        self._whole: bytes | None = None
+        """A whole page of which the series are not counted yet: nobody may ever need them."""
 
     def names(self, state: State, pace: Pace, now: float) -> tuple[str, ...] | None:
         """The names to ask for; None for a whole page."""
@@ -66,7 +68,7 @@ class Narrowing:
     def saw_whole(self, body: bytes, now: float) -> None:
         """Takes a good whole page: what narrowed ones must have from now on."""
         self._whole_at = now
-        self._series = series_of(body)
+        self._whole = body
 
     def probe_due(self, state: State, now: float) -> bool:
         """Whether a narrowed answer should be held against the whole page that was just read."""
@@ -103,6 +105,8 @@ class Narrowing:
         if not self.in_use or names is None:
             return ""
         if isinstance(outcome, Scrape):
+            if self._whole is not None:
+                self._series, self._whole = series_of(self._whole), None
             there = series_of(outcome.body)
             fewer = lacking(there, self._series, names)
             if not fewer:

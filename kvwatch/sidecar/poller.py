@@ -121,7 +121,7 @@ class Poller:
         except Exception as error:  # noqa: BLE001 - a failure like any other, to whoever reads the state
             self._unexpected(error)
             outcome = ScrapeError(Failure.CONNECTION, _OURS, self._clock.wall())
-        excerpt = self._excerpt(outcome)
+        answer = outcome
         outcome, now = self._stamped(outcome), self._clock.now()
         before = self._state
         state, transitions = self._judged(before, outcome, now)
@@ -131,7 +131,7 @@ class Poller:
         log_changes(before, state, transitions, self._comings)
         if state.error is not None:
             kind, detail = state.error.kind, state.error.detail
-            self._store.failed(FailedScrape(self.target, outcome.wall, kind, detail, excerpt))
+            self._store.failed(FailedScrape(self.target, outcome.wall, kind, detail, self._excerpt(answer)))
             return False
         if isinstance(outcome, Scrape):
             await self._learn(outcome, now)
@@ -224,7 +224,7 @@ class Poller:
     # -- what went wrong ---------------------------------------------------------------------------------------
 
     def _excerpt(self, outcome: Outcome) -> str:
-        """The beginning of what came, to look at if it turns out to be bad."""
+        """The beginning of what came, to look at."""
         raw = outcome.body if isinstance(outcome, Scrape) else getattr(outcome, "excerpt", b"")
         return redacted(raw[:EXCERPT_BYTES].decode("utf-8", "replace"), self._source.secrets)
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit, urlunsplit
 
-_USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s@\"'<>]+@")
-_AUTHORIZATION = re.compile(r"(?i)\b(?P<kind>bearer|basic)\s+[a-z0-9._~+/=-]{4,}")
-_PARAMETER = re.compile(
-    r"(?i)(?P<name>\b(?:[a-z0-9]+[_-])*(?:token|secret|password|passwd|api[_-]?key|key|signature|sig))=(?P<value>[^&\s\"'<>]+)"
-)
-_HIDDEN = "***"
+from kvwatch.settings import plain
+from kvwatch.settings.plain import HIDDEN
+
 _SHORTEST = 4
 
 
@@ -39,7 +35,5 @@ def secrets_of(url: str, token: str | None) -> tuple[str, ...]:
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
     """`text` without the secrets given, without users in URLs, and without what looks like a credential."""
     for word in secrets:
-        text = text.replace(word, _HIDDEN)
-    text = _USERINFO.sub(rf"\g<scheme>{_HIDDEN}@", text)
-    text = _AUTHORIZATION.sub(rf"\g<kind> {_HIDDEN}", text)
-    return _PARAMETER.sub(rf"\g<name>={_HIDDEN}", text)
+        text = text.replace(word, HIDDEN)
+    return plain.redacted(text)
