@@ -5,12 +5,12 @@ import re
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
 from kvwatch.recording import Record, Writer, read
+from tests.waiting import until
 
 Kvwatch = Callable[..., CompletedProcess[str]]
 Serve = Callable[..., str]
@@ -180,10 +180,11 @@ def test_record_ends_cleanly_at_ctrl_c(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
     ) as process:
         part = made.with_name("made.jsonl.gz.part")
-        for _ in range(100):
-            time.sleep(0.05)
-            if part.exists() and part.stat().st_size and len(records_of(part)) >= 3:
-                break
+        until(
+            "third record",
+            lambda: part.exists() and part.stat().st_size > 0 and len(records_of(part)) >= 3,
+            within_s=20,
+        )
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=10)
     assert (process.returncode, err) == (0, "")

@@ -24,7 +24,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.tools import answers, free_port, kvwatch, until
+from tests.e2e.tools import answers, free_port, kvwatch
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 
-T = TypeVar("T")
+from tests.waiting import until
 
 
 def free_port() -> int:
@@ -21,17 +20,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def until(what: str, found: Callable[[], T | None], within_s: float, every_s: float = 0.2) -> T:
-    """The first truthy answer of `found`; fails, naming what was waited for, when there is none in time."""
-    end = time.monotonic() + within_s
-    while time.monotonic() < end:
-        answer = found()
-        if answer:
-            return answer
-        time.sleep(every_s)
-    raise AssertionError(f"no {what} within {within_s:g} s")
 
 
 def answers(url: str) -> bool:
