@@ -1,0 +1,25 @@
+"""Recordings of raw scrapes: gzipped JSON lines, one a scrape.
+
+``{"t": unix seconds, "status": 200, "body": "…", "content_type": "…"}``, or with ``"status": 0`` and ``"error"``
+where the server could not be reached.
+"""
+
+from kvwatch.recording.outcomes import failure_of, outcome
+from kvwatch.recording.reading import MAX_LINE, read
+from kvwatch.recording.records import Record, RecordingError, Skipped, WriteError
+from kvwatch.recording.spacing import Step, spaced
+from kvwatch.recording.writing import Writer
+
+__all__ = [
+    "MAX_LINE",
+    "Record",
+    "RecordingError",
+    "Skipped",
+    "Step",
+    "WriteError",
+    "Writer",
+    "failure_of",
+    "outcome",
+    "read",
+    "spaced",
+]

@@ -1,0 +1,32 @@
+"""What a recording consists of, and what can be wrong with one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class RecordingError(Exception):
+    """A file that can't be used as a recording; the text says why and what to do."""
+
+
+class WriteError(RecordingError):
+    """A recording can't be written any further, as when the disk is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One scrape as it came; `status` is that of HTTP, or 0 with `error`."""
+
+    t: float
+    status: int
+    body: bytes = b""
+    error: str = ""
+    content_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A line that could not be read, or the place where the file breaks off."""
+
+    line: int
+    reason: str
