@@ -13,7 +13,7 @@ from kvwatch.commands.output import print_json, say
 from kvwatch.commands.verdict import Conclusion, conclude
 from kvwatch.commands.watch import Watch
 from kvwatch.core import report
-from kvwatch.core.derive import LATENCIES, labelled
+from kvwatch.core.percentiles import LATENCIES, labelled
 from kvwatch.core.pipeline import next_pace
 from kvwatch.core.symptoms import BY_ID
 from kvwatch.settings import Settings, TargetSettings

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvwatch.core.derive import LATENCIES, LENGTHS, QUANTILES, TOTAL_LENGTH, labelled
 from kvwatch.core.findings import lifecycles
 from kvwatch.core.lifecycle import Stage
+from kvwatch.core.percentiles import LATENCIES, LENGTHS, QUANTILES, TOTAL_LENGTH, labelled
 from kvwatch.core.regimes import Regime
 from kvwatch.core.signals import CORE, SIGNALS, Kind, Level, Signal
 from kvwatch.core.snapshot import EngineKey, Histogram, Snapshot

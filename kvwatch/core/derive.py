@@ -7,79 +7,24 @@ that nobody should judge by are in `untrusted`, with the reason.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import isfinite
 
+from kvwatch.core.derived import Book, Derived
+from kvwatch.core.percentiles import carry, percentiles
 from kvwatch.core.policy import Policy
 from kvwatch.core.signals import CORE
-from kvwatch.core.snapshot import Histogram, Snapshot
+from kvwatch.core.snapshot import Snapshot
 from kvwatch.core.window import (
-    Ladders,
     Sample,
     Windows,
     cut,
     increase,
-    ladder_increase,
-    quantile,
     rate,
     seconds_where,
     weighted_quantile,
     weights,
 )
 
-MINUTE, TWO_MINUTES, FIVE_MINUTES, HOUR = 60.0, 120.0, 300.0, 3600.0
-QUANTILES = (0.5, 0.95, 0.99)
-
-#: Histograms whose quantiles are derived over 5 minutes, and the number they become.
-LATENCIES: Mapping[str, str] = {
-    "time_to_first_token_seconds": "time_to_first_token_percentile_seconds",
-    "inter_token_latency_seconds": "inter_token_latency_percentile_seconds",
-    "request_queue_time_seconds": "request_queue_time_percentile_seconds",
-    "request_prefill_time_seconds": "request_prefill_time_percentile_seconds",
-    "e2e_request_latency_seconds": "e2e_request_latency_percentile_seconds",
-}
-#: Histograms whose quantiles are derived over an hour.
-LENGTHS: Mapping[str, str] = {
-    "request_prompt_tokens": "request_prompt_tokens_percentile",
-    "request_generation_tokens": "request_generation_tokens_percentile",
-}
-TOTAL_LENGTH = "request_total_tokens_percentile"
-
-
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """Derived numbers by name; a percentile's name ends in ``{percentile="95"}``."""
-
-    values: Mapping[str, float] = field(default_factory=dict)
-    unknown: Mapping[str, str] = field(default_factory=dict)
-    untrusted: Mapping[str, str] = field(default_factory=dict)
-    at_least: frozenset[str] = frozenset()
-    """Numbers that are lower bounds: the quantile lies beyond the histogram's last finite bound."""
-
-    def get(self, name: str) -> float | None:
-        return self.values.get(name)
-
-
-class _Book:
-    """Collects numbers while they are derived."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, float] = {}
-        self.unknown: dict[str, str] = {}
-        self.untrusted: dict[str, str] = {}
-        self.at_least: set[str] = set()
-
-    def put(self, name: str, value: float | None, reason: str) -> None:
-        if value is None:
-            self.unknown[name] = reason
-        else:
-            self.values[name] = value
-
-    def close(self) -> Derived:
-        for name in [name for name, value in self.values.items() if not isfinite(value)]:
-            del self.values[name]
-            self.unknown[name] = "the counters behind it are beyond what a number holds"
-        return Derived(self.values, self.unknown, self.untrusted, frozenset(self.at_least))
+MINUTE, TWO_MINUTES, FIVE_MINUTES = 60.0, 120.0, 300.0
 
 
 def demand(usage: float | None, running: float | None, waiting: float | None) -> float | None:
@@ -139,7 +84,7 @@ def derive(
     progress_at: float | None,
 ) -> Derived:
     """All derived numbers at a sample. `before` keeps the quantiles between two full scrapes."""
-    book = _Book()
+    book = Book()
     five = windows.samples.since(now - FIVE_MINUTES)
     two = cut(five, now - TWO_MINUTES)
     one = cut(five, now - MINUTE)
@@ -149,13 +94,13 @@ def derive(
     _prefix(book, five, snapshot, limits)
     _work(book, one, two, progress_at, now)
     if full:
-        _quantiles(book, windows, policy, now)
+        percentiles(book, windows, policy, now)
     else:
-        _carry(book, before)
+        carry(book, before)
     return book.close()
 
 
-def _cache(book: _Book, rows: Sequence[Sample], limits: Mapping[str, float], now: float) -> None:
+def _cache(book: Book, rows: Sequence[Sample], limits: Mapping[str, float], now: float) -> None:
     """Demand, peaks and the pressure score with its parts, over one minute."""
     newest = rows[-1]
     held = weights(rows, now - MINUTE)
@@ -207,7 +152,7 @@ def _cache(book: _Book, rows: Sequence[Sample], limits: Mapping[str, float], now
     book.put("cache_pressure_score", score, missing or "preemptions_total missing")
 
 
-def _prefix(book: _Book, rows: Sequence[Sample], snapshot: Snapshot, limits: Mapping[str, float]) -> None:
+def _prefix(book: Book, rows: Sequence[Sample], snapshot: Snapshot, limits: Mapping[str, float]) -> None:
     """Prefix hit ratio over five minutes, and whether to trust it."""
     name = "prefix_cache_hit_ratio"
     queried = increase(rows, "prefix_cache_queried_tokens_total")
@@ -261,7 +206,7 @@ def _overrun(rows: Sequence[Sample], snapshot: Snapshot, queried: float, limits:
 
 
 def _work(
-    book: _Book, one: Sequence[Sample], two: Sequence[Sample], progress_at: float | None, now: float
+    book: Book, one: Sequence[Sample], two: Sequence[Sample], progress_at: float | None, now: float
 ) -> None:
     """Throughput over one minute, preemptions per finished request over two, age of the last progress."""
     book.put("prompt_tokens_per_second", rate(one, "prompt_tokens_total"), "missing, or no time covered yet")
@@ -277,51 +222,3 @@ def _work(
     )
     age = None if progress_at is None else max(now - progress_at, 0.0)
     book.put("last_progress_age_seconds", age, "no counter of progress is exposed")
-
-
-def labelled(name: str, q: float) -> str:
-    """The name of a quantile number."""
-    return f'{name}{{percentile="{q * 100:g}"}}'
-
-
-def _quantiles(book: _Book, windows: Windows, policy: Policy, now: float) -> None:
-    ladders = windows.ladders.since(now - FIVE_MINUTES)
-    for signal, name in LATENCIES.items():
-        _one_family(book, name, ladder_increase(ladders, signal), policy)
-    lengths: list[Ladders] = windows.lengths.since(now - HOUR)
-    for signal, name in LENGTHS.items():
-        _one_family(book, name, ladder_increase(lengths, signal), policy)
-    for q in QUANTILES:
-        parts = [labelled(name, q) for name in LENGTHS.values()]
-        total = labelled(TOTAL_LENGTH, q)
-        if all(part in book.values for part in parts):
-            book.values[total] = sum(book.values[part] for part in parts)
-            if any(part in book.at_least for part in parts):
-                book.at_least.add(total)
-        else:
-            book.unknown[total] = "too few finished requests in an hour"
-
-
-def _one_family(book: _Book, name: str, seen: Histogram | None, policy: Policy) -> None:
-    count = seen.count if seen else 0.0
-    for q in QUANTILES:
-        full_name = labelled(name, q)
-        if seen is None or count < policy.min_observations:
-            book.unknown[full_name] = (
-                f"{count:.0f} observations; at least {policy.min_observations:.0f} are needed"
-            )
-            continue
-        found = quantile(seen, q)
-        book.put(full_name, found.value if found else None, "no buckets")
-        if found and found.at_least:
-            book.at_least.add(full_name)
-
-
-def _carry(book: _Book, before: Derived) -> None:
-    for name, value in before.values.items():
-        if "{percentile=" in name:
-            book.values[name] = value
-    for name, reason in before.unknown.items():
-        if "{percentile=" in name:
-            book.unknown[name] = reason
-    book.at_least.update(before.at_least)

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kvwatch.core.accounting import gap_s
-from kvwatch.core.derive import LENGTHS, Derived, capacity_tokens, demand, derive, labelled
+from kvwatch.core.derive import capacity_tokens, demand, derive
+from kvwatch.core.derived import Derived
 from kvwatch.core.outcome import Pace
+from kvwatch.core.percentiles import LENGTHS, labelled
 from kvwatch.core.regimes import Instant, Regime, regime_of
 from kvwatch.core.signals import SIGNALS
 from kvwatch.core.snapshot import Histogram, Snapshot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kvwatch.core.derive import Derived
+from kvwatch.core.derived import Derived
 from kvwatch.core.lifecycle import Lifecycle, Stage
 from kvwatch.core.normalise import Interpreter
 from kvwatch.core.outcome import Facts, Failure, ScrapeError

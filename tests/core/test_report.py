@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwatch.core import report
-from kvwatch.core.derive import Derived
+from kvwatch.core.derived import Derived
 from kvwatch.core.lifecycle import Lifecycle, Stage
 from kvwatch.core.outcome import Failure, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance

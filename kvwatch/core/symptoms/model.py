@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from kvwatch.core.derive import Derived
+from kvwatch.core.derived import Derived
 from kvwatch.core.outcome import Failure
 from kvwatch.core.regimes import Regime
 from kvwatch.core.snapshot import Snapshot

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kvwatch.core.derive import FIVE_MINUTES, labelled
+from kvwatch.core.derive import FIVE_MINUTES
+from kvwatch.core.percentiles import labelled
 from kvwatch.core.symptoms.actions import ENABLE_PREFIX_CACHING
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom, Verdict
 from kvwatch.core.symptoms.tools import clear, judged, lacks, unknown
