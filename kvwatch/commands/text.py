@@ -102,7 +102,9 @@ def shares(regimes: Mapping[str, float]) -> str:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ") if text else []
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False
+    )
 
 
 def _listed(title: str, items: list[str]) -> Iterator[str]:

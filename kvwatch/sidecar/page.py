@@ -5,6 +5,7 @@ Every text that comes from a server or a setting passes `_e`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
@@ -18,6 +19,10 @@ from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.standing import why_not_now
 from kvwatch.sidecar.store import Store
 from kvwatch.sidecar.style import STYLE
+
+#: An option of vLLM, which is copied from the page and so never broken at its hyphens.
+_OPTION = re.compile(r"(?<!\S)--[a-z][a-z0-9-]*")
+_WHOLE = r'<span class="option">\g<0></span>'
 
 REFRESH_S = 5
 _LINKS = (
@@ -142,7 +147,7 @@ def _evidence(evidence: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _listed(title: str, tag: str, lines: Iterable[str]) -> Iterator[str]:
-    items = "".join(f"<li>{_e(line)}</li>" for line in lines)
+    items = "".join(f"<li>{_OPTION.sub(_WHOLE, _e(line))}</li>" for line in lines)
     if items:
         yield f"<h4>{title}</h4><{tag}>{items}</{tag}>"
 

@@ -51,7 +51,8 @@ article.explained { border-left-style: dotted; color: var(--dim); }
 .critical b { color: var(--critical); } .warning b { color: var(--warning); } .info b { color: var(--info); }
 .good { color: var(--good); } .bad { color: var(--critical); }
 .fact { display: inline-block; margin-right: 1.2rem; } .fact code { color: var(--dim); }
-code { font-size: .9em; } nav a { display: inline-block; margin-right: 1rem; } a { color: var(--info); }
+code { font-size: .9em; } .option { white-space: nowrap; }
+nav a { display: inline-block; margin-right: 1rem; } a { color: var(--info); }
 p { margin: .3rem 0; } ol, ul { margin: 0 0 .3rem; padding-left: 1.5rem; }
 @media (max-width: 640px) {
   body { margin: 1rem auto; }

@@ -11,7 +11,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from kvwatch.cli import main
-from kvwatch.commands import output
+from kvwatch.commands import output, text
 
 Kvwatch = Callable[..., CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,3 +136,13 @@ def test_all_that_commands_say_goes_one_way() -> None:
     for path in (ROOT / "kvwatch" / "commands").glob("*.py"):
         if path.name != "output.py":
             assert not re.search(r"(?<![\w.])print\(|stdout\.write", path.read_text()), path
+
+
+def test_options_of_vllm_are_never_broken() -> None:
+    """What a person copies at night is whole: lines break at spaces, not at hyphens."""
+    advice = (
+        "limit lengths to what the service really serves, not the maximum of the model: lower --max-model-len"
+    )
+    for width in range(30):
+        lines = text._wrapped("x" * width + " " + advice, "    ")
+        assert sum("--max-model-len" in line for line in lines) == 1
