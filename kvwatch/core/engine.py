@@ -9,23 +9,26 @@ from kvwatch.core.accounting import gap_s
 from kvwatch.core.derive import capacity_tokens, demand, derive
 from kvwatch.core.derived import Derived
 from kvwatch.core.outcome import Pace
-from kvwatch.core.percentiles import LENGTHS, labelled
+from kvwatch.core.percentiles import LATENCIES, LENGTHS, labelled
 from kvwatch.core.regimes import Instant, Regime, regime_of
-from kvwatch.core.signals import SIGNALS
+from kvwatch.core.signals import BY_NAME, SIGNALS, Level
 from kvwatch.core.snapshot import Histogram, Snapshot
 from kvwatch.core.state import EngineState, State
-from kvwatch.core.window import TRACKED, Climb, Ladders, Sample, Windows, climb_ladder
+from kvwatch.core.window import TRACKED, Climb, Ladders, Minute, Sample, Windows, climb_ladder
 
-_LADDERS_KEPT_S, _LENGTHS_KEPT_S, _LENGTHS_EVERY_S = 330.0, 3660.0, 60.0
+_LADDERS_KEPT_S, _MINUTES_KEPT_S, _MINUTE_S = 330.0, 3660.0, 60.0
+#: So soon after the last progress, clients that go away leave an engine that works, and its gauges behind.
+_PARTING_S = 3.0
 #: Counters whose movement shows that the engine works. Usage counts too: a hung engine's does not move.
 _PROGRESS = ("generation_tokens_total", "prompt_tokens_total", "iteration_tokens", "requests_finished_total")
 
 
-def raw_counters(snapshot: Snapshot) -> dict[str, float]:
+def raw_counters(engine: Snapshot, server: Snapshot) -> dict[str, float]:
     """The tracked counters as exposed, by the names of `TRACKED`."""
     found = {}
     for name in TRACKED:
         signal, _, part = name.partition("/")
+        snapshot = server if BY_NAME[signal].level is Level.TARGET else engine
         histogram = snapshot.histogram(signal)
         if histogram is not None:
             found[name] = histogram.sum if part == "sum" else histogram.count
@@ -51,6 +54,7 @@ def fresh(engine: EngineState, now: float) -> EngineState:
         progress_at=None,
         prompt_at=None,
         busy_since=None,
+        parted=0.0,
         seen_at=now,
     )
 
@@ -119,6 +123,7 @@ def answered_engine(
     usage, running, waiting = _gauges(snapshot)
     deferred = snapshot.part("requests_waiting_by_reason", "deferred") or 0.0
     progress_at, prompt_at = _progress(engine, raw, usage, now)
+    parted = _parted(engine, climbs, raw, progress_at, interval_s=interval_s, now=now)
     asleep = snapshot.part("engine_sleep_state", "awake") == 0.0
     busy = not asleep and ((running or 0.0) > 0 or (waiting or 0.0) > 0)
     began = engine.busy_since is None or (gap and progress_at == now)  # nobody saw what was between
@@ -136,6 +141,8 @@ def answered_engine(
         since_progress=None if progress_at is None else now - progress_at,
         since_prompt=None if prompt_at is None else now - prompt_at,
         busy_for=0.0 if busy_since is None else now - busy_since,
+        abandoned=len(state.engines) <= 1
+        and _abandoned(snapshot, parted, (running or 0.0) + (waiting or 0.0), progress_at, now),
         ceiling=state.policy.max_num_seqs,
         long_prompt=_long_prompt(engine, snapshot),
     )
@@ -161,6 +168,8 @@ def answered_engine(
         progress_at=progress_at,
         prompt_at=prompt_at,
         busy_since=busy_since,
+        parted=parted,
+        abandoned=at.abandoned,
         usage_tally=engine.usage_tally if usage is None else engine.usage_tally.add(usage),
         windows=replace(
             engine.windows, samples=engine.windows.samples.append(sample, state.policy.history_s)
@@ -214,6 +223,42 @@ def _progress(
     return progress_at, prompt_at
 
 
+def _parted(
+    engine: EngineState,
+    climbs: Mapping[str, Climb],
+    raw: Mapping[str, float],
+    progress_at: float | None,
+    *,
+    interval_s: float,
+    now: float,
+) -> float:
+    """Answers of the server beyond the requests that the engine finished, since just before its last progress.
+
+    Those are of clients that went away while it still worked.
+    """
+    names = ("http_responses_total", "requests_finished_total")
+    if any(name not in raw or name not in engine.climbs for name in names) or progress_at is None:
+        return 0.0
+    answered, finished = (climbs[name].total - engine.climbs[name].total for name in names)
+    beyond = max(answered - finished, 0.0)
+    if progress_at == now:
+        return beyond
+    soon = now - progress_at <= max(_PARTING_S, 1.5 * interval_s)
+    return engine.parted + beyond if soon else engine.parted
+
+
+def _abandoned(
+    snapshot: Snapshot, parted: float, present: float, progress_at: float | None, now: float
+) -> bool:
+    """Whether the gauges show requests whose clients have all gone: before vLLM 0.10.2 they keep their last values.
+
+    An engine that hangs has clients that wait, or that give up later.
+    """
+    if "gauges follow aborts" in snapshot.features or progress_at is None or present <= 0:
+        return False
+    return parted >= present and now - progress_at >= _PARTING_S
+
+
 def _long_prompt(engine: EngineState, snapshot: Snapshot) -> float | None:
     """The share of the cache that a long recent prompt takes; None if lengths or capacity are unknown."""
     length = engine.derived.get(labelled("request_prompt_tokens_percentile", 0.95))
@@ -236,15 +281,15 @@ def laddered(engine: EngineState, snapshot: Snapshot, now: float) -> EngineState
         for name, value in raw.items()
     }
     ladders = engine.windows.ladders.append(Ladders(now, climbed), _LADDERS_KEPT_S)
-    lengths = engine.windows.lengths
-    newest = lengths.last
-    if newest is None or now - newest.t >= _LENGTHS_EVERY_S or len(lengths) < 8:
-        lengths = lengths.append(
-            Ladders(now, {n: climbed[n] for n in LENGTHS if n in climbed}), _LENGTHS_KEPT_S
-        )
+    minutes, sample = engine.windows.minutes, engine.windows.samples.last
+    newest = minutes.last
+    if newest is None or now - newest.t >= _MINUTE_S or len(minutes) < 8:
+        lengths = {name: climbed[name] for name in LENGTHS if name in climbed}
+        ttft = engine.derived.get(labelled(LATENCIES["time_to_first_token_seconds"], 0.95))
+        minutes = minutes.append(Minute(now, lengths, sample.climbs if sample else (), ttft), _MINUTES_KEPT_S)
     return replace(
         engine,
         raw_ladders=raw,
         climbed_ladders=climbed,
-        windows=replace(engine.windows, ladders=ladders, lengths=lengths),
+        windows=replace(engine.windows, ladders=ladders, minutes=minutes),
     )

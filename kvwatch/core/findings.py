@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kvwatch.core.lifecycle import Lifecycle, Stage
-from kvwatch.core.snapshot import EngineKey
+from kvwatch.core.snapshot import EngineKey, Snapshot
 from kvwatch.core.state import State
 from kvwatch.core.symptoms import BY_ID, Evidence, Severity, Symptom
 
@@ -33,11 +33,7 @@ def findings(state: State) -> tuple[Finding, ...]:
     found = []
     for (key, name), life in firing.items():
         symptom = BY_ID[name]
-        by = tuple(
-            other
-            for key_of, other in firing
-            if name in BY_ID[other].explains and key_of in (key, EngineKey(state.target))
-        )
+        by = explained_by(key, name, firing)
         since = life.since if life.since is not None else state.now or 0.0
         found.append(
             Finding(
@@ -53,6 +49,17 @@ def findings(state: State) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda f: (bool(f.explained_by), _ORDER[f.symptom.severity], f.since)))
 
 
+def explained_by(key: EngineKey, symptom: str, firing: Iterable[tuple[EngineKey, str]]) -> tuple[str, ...]:
+    """The firing symptoms that account for one: of the same engine, or where either is of the whole target."""
+    return tuple(
+        dict.fromkeys(
+            other
+            for of, other in firing
+            if symptom in BY_ID[other].explains and (of == key or not of.model_name or not key.model_name)
+        )
+    )
+
+
 def lifecycles(state: State) -> Iterator[tuple[EngineKey, str, Lifecycle]]:
     """Every symptom of a target and of its engines."""
     for name, life in state.symptoms.items():
@@ -64,6 +71,5 @@ def lifecycles(state: State) -> Iterator[tuple[EngineKey, str, Lifecycle]]:
 
 def _actions(state: State, key: EngineKey, symptom: Symptom) -> tuple[str, ...]:
     engine = state.engines.get(key) or next(iter(state.engines.values()), None)
-    generation = engine.snapshot.generation if engine else "v1"
-    features = engine.snapshot.features if engine else frozenset()
-    return tuple(action.text for action in symptom.actions_for(generation, features))
+    snapshot = engine.snapshot if engine else Snapshot(key)
+    return tuple(action.text for action in symptom.actions_for(snapshot))

@@ -15,17 +15,16 @@ def judged(state: State, now: float) -> State:
     """The state with every symptom judged at `now`."""
     rows = [row for row in SYMPTOMS if row.id not in state.policy.disabled]
     per_engine = [row for row in rows if row.scope is Scope.ENGINE]
-    state = replace(
-        state,
+    views = {key: _view(state, engine, now) for key, engine in state.engines.items()}
+    engines = {
+        key: replace(engine, symptoms=_engine_symptoms(state, engine, views[key], per_engine, now))
+        for key, engine in state.engines.items()
+    }
+    whole = TargetView(
         engines={
-            key: replace(engine, symptoms=_engine_symptoms(state, engine, per_engine, now))
-            for key, engine in state.engines.items()
+            key: views[key] for key, e in state.engines.items() if e.seen_at == state.good_at or not state.up
         },
-    )
-    view = TargetView(
-        engines={
-            key: e.snapshot for key, e in state.engines.items() if e.seen_at == state.good_at or not state.up
-        },
+        ever_up=state.good_at is not None,
         configured=state.configured,
         failure=state.failure,
         detail=state.last_error.detail if state.last_error else "",
@@ -33,31 +32,58 @@ def judged(state: State, now: float) -> State:
         last_failure=state.last_error.kind if state.last_error else None,
         failing_for=now - state.failing_since if state.failing_since is not None else 0.0,
         unknown_families=state.unknown_families,
+        rejections=state.server.parts("admission_rejections_total") if state.server else None,
         restart=state.restart,
         now=now,
         limits=state.limits,
     )
     symptoms = {
-        row.id: _stepped(state, row, state.symptoms.get(row.id), row.judge(view), now)
+        row.id: _stepped(state, row, state.symptoms.get(row.id), row.judge(whole), now)
         for row in rows
         if row.scope is Scope.TARGET
     }
-    return replace(state, symptoms=symptoms)
+    return replace(state, engines=engines, symptoms=symptoms)
 
 
-def _engine_symptoms(
-    state: State, engine: EngineState, rows: Iterable[Symptom], now: float
-) -> dict[str, Lifecycle]:
-    untouched = Judgement(Verdict.CLEAR, {"detail": "no request was served yet"})
-    view = EngineView(
+def _view(state: State, engine: EngineState, now: float) -> EngineView:
+    return EngineView(
         snapshot=engine.snapshot,
         derived=engine.derived,
         regime=engine.regime,
-        history=engine.windows.samples,
+        windows=engine.windows,
         now=now,
         limits=state.limits,
         scraped=bool(state.up),
+        max_model_len=max_model_len(state, engine),
+        ceiling=state.policy.max_num_seqs,
+        age_s=_age(state, now),
+        abandoned=engine.abandoned,
+        lifetime=engine.raw_ladders,
+        firing=frozenset(name for name, life in engine.symptoms.items() if life.stage is Stage.FIRING),
     )
+
+
+def max_model_len(state: State, engine: EngineState) -> float | None:
+    """Longest request that the server takes, tokens: as it says itself, else as its capacity tells."""
+    said = (state.facts.max_model_len if state.facts else None) or {}
+    length = said.get(engine.key.model_name)
+    if length is None and len(set(said.values())) == 1:
+        length = next(iter(said.values()))  # under other names of the same model
+    return engine.snapshot.config.max_model_len if length is None else float(length)
+
+
+def _age(state: State, now: float) -> float | None:
+    """Seconds since the server started; None if nothing tells."""
+    started = state.server.number("engine_start_time_seconds") if state.server else None
+    if started is not None and state.wall is not None:
+        return max(state.wall - started, 0.0)
+    return None if state.restart is None else now - state.restart.at
+
+
+def _engine_symptoms(
+    state: State, engine: EngineState, view: EngineView, rows: Iterable[Symptom], now: float
+) -> dict[str, Lifecycle]:
+    untouched = Judgement(Verdict.CLEAR, {"detail": "no request was served yet"})
     return {
         row.id: _stepped(
             state,

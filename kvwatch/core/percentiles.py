@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kvwatch.core.derived import Book, Derived
 from kvwatch.core.policy import Policy
 from kvwatch.core.snapshot import Histogram
-from kvwatch.core.window import Ladders, Windows, ladder_increase, quantile
+from kvwatch.core.window import Minute, Windows, ladder_increase, quantile
 
 FIVE_MINUTES, HOUR = 300.0, 3600.0
 QUANTILES = (0.5, 0.95, 0.99)
@@ -37,9 +37,9 @@ def percentiles(book: Book, windows: Windows, policy: Policy, now: float) -> Non
     ladders = windows.ladders.since(now - FIVE_MINUTES)
     for signal, name in LATENCIES.items():
         _one_family(book, name, ladder_increase(ladders, signal), policy)
-    lengths: list[Ladders] = windows.lengths.since(now - HOUR)
+    minutes: list[Minute] = windows.minutes.since(now - HOUR)
     for signal, name in LENGTHS.items():
-        _one_family(book, name, ladder_increase(lengths, signal), policy)
+        _one_family(book, name, ladder_increase(minutes, signal), policy)
     for q in QUANTILES:
         parts = [labelled(name, q) for name in LENGTHS.values()]
         total = labelled(TOTAL_LENGTH, q)

@@ -96,7 +96,7 @@ def _share(before: float, failing: bool, elapsed: float) -> float:
 def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
     full = scrape.pace is Pace.FULL
     partial = scrape.narrowed and not full
-    raw = {key: raw_counters(snapshot) for key, snapshot in page.engines.items()}
+    raw = {key: raw_counters(snapshot, page.server) for key, snapshot in page.engines.items()}
     fell = max((_fallen(state.engines[key], raw[key]) for key in raw if key in state.engines), default=0)
     other = _another_process(state, page, fell)
     alternating = other and state.switched_at is not None and now - state.switched_at < _STARTS_IN_S

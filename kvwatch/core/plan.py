@@ -125,6 +125,8 @@ class Planner:
             self._place_config(labels)
             return
         rank, alias = self._alias(role, series.name)
+        if any(labels.get(name) != value for name, value in alias.where):
+            return
         label = None
         if signal.dimension:
             label = labels.get(alias.label)
@@ -195,6 +197,9 @@ class Planner:
             gpu_memory_utilization=_number(found.get("gpu_memory_utilization")),
             kv_cache_size_tokens=_number(found.get("kv_cache_size_tokens")),
             kv_cache_max_concurrency=_number(found.get("kv_cache_max_concurrency")),
+            mamba_block_size=_number(found.get("mamba_block_size")),
+            mamba_cache_mode=found.get("mamba_cache_mode"),
+            prefix_match_unit=_number(found.get("prefix_match_unit")),
             hybrid=any(_number(found.get(n)) for n in ("mamba_page_size_padded", "mamba_block_size")),
             known=True,
         )

@@ -62,7 +62,8 @@ class Instant:
     """What the regime of one sample is told from. None is unknown.
 
     `since_progress` and `since_prompt` are seconds since any progress, and since prompt tokens last moved.
-    `busy_for` is how long something has been in the engine without a break. `cold`: nothing was generated since
+    `busy_for` is how long something has been in the engine without a break. `abandoned`: the clients of all that is
+    still shown have gone. `cold`: nothing was generated since
     it started. `ceiling` is a stated --max-num-seqs. `long_prompt` is the share of the cache that a long recent
     prompt takes.
     """
@@ -77,6 +78,7 @@ class Instant:
     since_progress: float | None
     since_prompt: float | None
     busy_for: float
+    abandoned: bool
     ceiling: float | None
     long_prompt: float | None
 
@@ -85,7 +87,7 @@ def regime_of(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float]
     """The regime at a sample, given the samples before it within `regime.plateau` seconds."""
     if at.usage is None or at.running is None or at.waiting is None:
         return Regime.UNKNOWN
-    if at.asleep or (at.running <= 0 and at.waiting <= 0):
+    if at.asleep or at.abandoned or (at.running <= 0 and at.waiting <= 0):
         return Regime.IDLE
     if _stalled(at, limits):
         return Regime.STALLED

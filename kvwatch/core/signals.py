@@ -128,10 +128,17 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(
         "admission_rejections_total",
         _C,
-        pace=Pace.FULL,
         dimension="reason",
         level=Level.TARGET,
         help="Requests refused at the front because a queue limit was reached, by limit.",
+    ),
+    Signal(
+        "http_responses_total",
+        _C,
+        dimension="handler",
+        level=Level.TARGET,
+        help="Answers of the server to POST requests with a status of 2xx, by route; those that the client cut off"
+        " are among them.",
     ),
     Signal("corrupted_requests_total", _C, pace=Pace.FULL, help="Requests whose output held NaN."),
     # -- prefix cache -----------------------------------------------------------------------------------
@@ -155,6 +162,24 @@ SIGNALS: tuple[Signal, ...] = (
         dimension="tier",
         pace=Pace.FULL,
         help="Prefix-cache hit tokens by the tier that held them (device, host, disk, p2p, ...).",
+    ),
+    Signal(
+        "kv_offload_loaded_bytes_total",
+        _C,
+        pace=Pace.FULL,
+        help="Bytes of KV cache brought back from the offload tier.",
+    ),
+    Signal(
+        "kv_offload_stored_bytes_total",
+        _C,
+        pace=Pace.FULL,
+        help="Bytes of KV cache written to the offload tier.",
+    ),
+    Signal(
+        "kv_offload_skipped_stores_total",
+        _C,
+        pace=Pace.FULL,
+        help="Times that KV cache was not offloaded because the tier had no room for it.",
     ),
     Signal(
         "prefix_cache_lifetime_hit_ratio",

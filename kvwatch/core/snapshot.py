@@ -49,10 +49,28 @@ class CacheConfig:
     gpu_memory_utilization: float | None = None
     kv_cache_size_tokens: float | None = None
     kv_cache_max_concurrency: float | None = None
+    mamba_block_size: float | None = None
+    """Tokens per block of the layers with a state, which may be thousands: no prefix shorter than it is found."""
+    mamba_cache_mode: str | None = None
+    prefix_match_unit: float | None = None
     hybrid: bool = False
     """Some layers keep a state of constant size (Mamba and the like): blocks x block size is no capacity."""
     known: bool = False
     """Whether a configuration was exposed at all."""
+
+    @property
+    def max_model_len(self) -> float | None:
+        """Longest request in tokens, prompt and output; vLLM's capacity is this times its maximum concurrency."""
+        if not self.kv_cache_size_tokens or not self.kv_cache_max_concurrency:
+            return None
+        return float(round(self.kv_cache_size_tokens / self.kv_cache_max_concurrency))
+
+    @property
+    def prefix_unit(self) -> float | None:
+        """Tokens that a shared beginning must have, at least, to be found in the prefix cache."""
+        return self.prefix_match_unit or max(
+            (size for size in (self.block_size, self.mamba_block_size) if size), default=None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +108,11 @@ class Snapshot:
         """The value at one label value of a labelled signal; None if missing."""
         value = self.values.get(signal)
         return value.get(label) if isinstance(value, Mapping) else None
+
+    def parts(self, signal: str) -> Mapping[str, float] | None:
+        """All values of a labelled signal; None if missing."""
+        value = self.values.get(signal)
+        return value if isinstance(value, Mapping) else None
 
     def histogram(self, signal: str) -> Histogram | None:
         value = self.values.get(signal)

@@ -87,6 +87,10 @@ class EngineState:
     progress_at: float | None = None
     prompt_at: float | None = None
     busy_since: float | None = None
+    parted: float = 0.0
+    """Requests whose clients went away while the engine last worked, beyond those it finished."""
+    abandoned: bool = False
+    """All that the gauges still show has gone."""
     symptoms: Mapping[str, Lifecycle] = field(default_factory=dict)
     transitions: Mapping[tuple[str, Stage], int] = field(default_factory=dict)
 

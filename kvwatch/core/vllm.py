@@ -41,9 +41,9 @@ class Alias:
     """One exposed name of one signal.
 
     `name` is as exposed in the text format, without the spelling's prefix. `label` is the label that becomes
-    the signal's dimension. `help_has` must occur in the family's HELP for the row to apply. `releases` says
-    where the name is exposed (fewest words), `option` the server option that exposes it, `caveat` what to know
-    when reading the number.
+    the signal's dimension; `where` are labels with the values that a series must have to count. `help_has`
+    must occur in the family's HELP for the row to apply. `releases` says where the name is exposed (fewest
+    words), `option` the server option that exposes it, `caveat` what to know when reading the number.
     """
 
     signal: str
@@ -52,6 +52,7 @@ class Alias:
     label: str = ""
     unit: Unit = Unit.SAME
     help_has: str = ""
+    where: tuple[tuple[str, str], ...] = ()
     foreign: bool = False
     option: str = ""
     caveat: str = ""
@@ -93,6 +94,14 @@ ALIASES: tuple[Alias, ...] = (
         "requests_finished_total", "request_success_total", "v0 0.4.2+; v1 0.7.2+", label="finished_reason"
     ),
     Alias("admission_rejections_total", "admission_rejections_total", "v1 0.32.0+", label="reason"),
+    Alias(
+        "http_responses_total",
+        "http_requests_total",
+        "v1, Python front end",
+        label="handler",
+        where=(("method", "POST"), ("status", "2xx")),
+        foreign=True,
+    ),
     Alias(
         "corrupted_requests_total",
         "corrupted_requests_total",
@@ -148,6 +157,24 @@ ALIASES: tuple[Alias, ...] = (
         "prompt_tokens_cached_by_source_total",
         "v1 0.32.0+",
         label="source",
+    ),
+    Alias(
+        "kv_offload_loaded_bytes_total",
+        "kv_offload_load_bytes_total",
+        "v1 0.24.0+",
+        option="--kv-offloading-size",
+    ),
+    Alias(
+        "kv_offload_stored_bytes_total",
+        "kv_offload_store_bytes_total",
+        "v1 0.24.0+",
+        option="--kv-offloading-size",
+    ),
+    Alias(
+        "kv_offload_skipped_stores_total",
+        "kv_offload_stores_skipped_total",
+        "v1 0.24.0+",
+        option="--kv-offloading-size",
     ),
     Alias(
         "prefix_cache_lifetime_hit_ratio",
@@ -221,16 +248,13 @@ NOT_READ: frozenset[str] = frozenset(
         "kv_offload_cpu_cache_read_usage_perc",
         "kv_offload_cpu_cache_usage_perc",
         "kv_offload_cpu_cache_write_usage_perc",
-        "kv_offload_load_bytes_total",
         "kv_offload_load_size",
         "kv_offload_load_time_total",
         "kv_offload_lookup_async_delay_seconds",
         "kv_offload_lookup_sync_delay_seconds",
         "kv_offload_size",
-        "kv_offload_store_bytes_total",
         "kv_offload_store_size",
         "kv_offload_store_time_total",
-        "kv_offload_stores_skipped_total",
         "kv_offload_tiering_active_cascade_jobs",
         "kv_offload_tiering_active_promotion_jobs",
         "kv_offload_tiering_backpressure_blocks_dropped_total",
@@ -325,6 +349,10 @@ FEATURES: Mapping[str, str] = {
     "num_requests_waiting_by_reason": "waiting by reason",
     "admission_rejections_total": "watermark",  # both came with 0.32.0
     "watermark_requests_total": "watermark",
+    "lora_requests_info": "lora",
+    "num_requests_kv_fetch_by_stage": "kv transfer",
+    "kv_offload_load_bytes_total": "kv offload",
+    "inter_token_latency_seconds": "gauges follow aborts",  # 0.10.2+: before, they keep their last values
 }
 
 #: What vLLM itself writes: with the colon, and (client library and OpenMetrics) with it turned into `_`.
@@ -344,7 +372,9 @@ CONFIG_LABELS = (
     "kv_cache_max_concurrency",
     "kv_cache_memory_bytes",
     "mamba_block_size",
+    "mamba_cache_mode",
     "mamba_page_size_padded",
+    "prefix_match_unit",
     "sliding_window",
 )
 

@@ -108,10 +108,13 @@ class Sample(NamedTuple):
     climbs: tuple[float | None, ...]
 
 
-#: Counters that windows look at, by signal; a labelled one as the sum over its label, or one label's value.
+#: Counters that windows look at, by signal; a labelled one as the sum over its label, or one label's value. Those
+#: of the server are seen by each of its engines.
 TRACKED: tuple[str, ...] = (
     "preemptions_total",
     "requests_finished_total",
+    "requests_finished_total/error",
+    "requests_finished_total/abort",
     "prompt_tokens_total",
     "generation_tokens_total",
     "prefix_cache_queried_tokens_total",
@@ -124,6 +127,8 @@ TRACKED: tuple[str, ...] = (
     "iteration_tokens",
     "request_prompt_tokens",
     "request_prompt_tokens/sum",
+    "admission_rejections_total",
+    "http_responses_total",
 )
 _INDEX = {name: i for i, name in enumerate(TRACKED)}
 
@@ -150,6 +155,16 @@ class Ladders(NamedTuple):
 
     t: float
     by_signal: Mapping[str, Histogram]
+
+
+class Minute(NamedTuple):
+    """What is kept of each minute for an hour: histograms and counters as climbs, and the 95th percentile of the
+    time to first token over the 5 minutes before it, seconds."""
+
+    t: float
+    by_signal: Mapping[str, Histogram]
+    climbs: tuple[float | None, ...]
+    ttft_p95: float | None
 
 
 def climb_ladder(before: Histogram | None, climbed: Histogram | None, now: Histogram) -> Histogram:
@@ -193,7 +208,7 @@ def quantile(increase: Histogram, q: float) -> Quantile | None:
     return Quantile(low + (increase.bounds[i] - low) * (rank - below) / inside)
 
 
-def ladder_increase(rows: Sequence[Ladders], signal: str) -> Histogram | None:
+def ladder_increase(rows: Sequence[Ladders | Minute], signal: str) -> Histogram | None:
     """What a histogram counted from the first to the last of `rows`; None without two of the same bounds."""
     last = next((row.by_signal[signal] for row in reversed(rows) if signal in row.by_signal), None)
     if last is None:
@@ -211,7 +226,7 @@ def ladder_increase(rows: Sequence[Ladders], signal: str) -> Histogram | None:
     )
 
 
-def increase(rows: Sequence[Sample], counter: str) -> float | None:
+def increase(rows: Sequence[Sample | Minute], counter: str) -> float | None:
     """How much a tracked counter rose over the rows; None if it was missing or there is but one row."""
     index = _INDEX[counter]
     last = rows[-1].climbs[index] if rows else None
@@ -277,9 +292,9 @@ def weighted_quantile(pairs: Sequence[tuple[float, float]], q: float) -> float |
 class Windows:
     """An engine's histories.
 
-    `samples` at full resolution, `ladders` of latencies, and `lengths` of requests over an hour, sparser.
+    `samples` at full resolution, `ladders` of the last five minutes, and `minutes` of the last hour, sparser.
     """
 
     samples: History[Sample] = field(default_factory=History)
     ladders: History[Ladders] = field(default_factory=History)
-    lengths: History[Ladders] = field(default_factory=History)
+    minutes: History[Minute] = field(default_factory=History)

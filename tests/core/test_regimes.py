@@ -29,6 +29,7 @@ CALM = Instant(
     since_progress=0.5,
     since_prompt=0.5,
     busy_for=10,
+    abandoned=False,
     ceiling=None,
     long_prompt=None,
 )

@@ -4,15 +4,15 @@ A judge looks at one engine (or one target) at one instant and gives a verdict: 
 the numbers it judged. It holds no state: how long a verdict must last is the row's `for_s` and `keep_s`, and
 `lifecycle.py` does the waiting. "More than half of a minute" is inside the verdict where the window is.
 
-Adding a symptom is one row in `cache`, `engine`, `prefix` or `server`, and one replay in the tests: a hit, a
-near miss, a missing signal.
+Adding a symptom is one row in the room that it belongs to, and one replay in the tests: a hit, a near miss, a
+missing signal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvwatch.core.symptoms import cache, engine, prefix, server
+from kvwatch.core.symptoms import cache, engine, latency, lengths, load, prefix, queue, server
 from kvwatch.core.symptoms.model import (
     Action,
     EngineView,
@@ -50,7 +50,16 @@ __all__ = [
     "limits_of",
 ]
 
-SYMPTOMS: tuple[Symptom, ...] = (*server.ROWS, *engine.ROWS, *cache.ROWS, *prefix.ROWS)
+SYMPTOMS: tuple[Symptom, ...] = (
+    *server.ROWS,
+    *engine.ROWS,
+    *cache.ROWS,
+    *lengths.ROWS,
+    *queue.ROWS,
+    *latency.ROWS,
+    *prefix.ROWS,
+    *load.ROWS,
+)
 
 BY_ID: Mapping[str, Symptom] = {row.id: row for row in SYMPTOMS}
 

@@ -79,6 +79,36 @@ def _preemptions(view: EngineView) -> tuple[float | None, float, float]:
     return preempted, finished or 0.0, max(finished or 0.0, mean, 1.0)
 
 
+def _recomputed_tokens(view: EngineView) -> float | None:
+    """Prompt tokens of the last two minutes that must have been computed again, at least; None if that can't be told.
+
+    What was computed once is the prompts of the requests that finished, and those in the engine, which can hold no
+    more than the peak of usage times the capacity. Found tokens were not computed.
+    """
+    rows, capacity = view.samples(TWO_MINUTES), view.derived.get("kv_cache_capacity_tokens")
+    came, done = increase(rows, "prompt_tokens_total"), increase(rows, "request_prompt_tokens/sum")
+    if capacity is None or came is None or done is None:
+        return None
+    found = increase(rows, "prefix_cache_hit_tokens_total") or 0.0
+    found += increase(rows, "external_prefix_cache_hit_tokens_total") or 0.0
+    held = capacity * max((row.usage for row in rows if row.usage is not None), default=0.0)
+    return max(came - found - done - held, 0.0)
+
+
+def _starved(view: EngineView, recomputed: float | None) -> bool:
+    """Prompts are computed again and again in a full cache, and next to nothing is generated."""
+    rows, capacity = view.samples(TWO_MINUTES), view.derived.get("kv_cache_capacity_tokens")
+    if recomputed is None or capacity is None:
+        return False
+    prompts, generated = increase(rows, "prompt_tokens_total"), increase(rows, "generation_tokens_total")
+    full = regime_seconds(view, MINUTE, Regime.FULL, Regime.KV_LIMITED)
+    return (
+        recomputed >= view.limits["kv_thrashing.recomputed"] * capacity
+        and (generated or 0.0) * _PROMPTS_DOMINATE <= (prompts or 0.0)
+        and full > MINUTE / 2
+    )
+
+
 def _kv_exhausted(view: EngineView) -> Judgement:
     if reason := lacks(view, *CORE):
         return unknown(reason)
@@ -106,6 +136,7 @@ def _kv_thrashing(view: EngineView) -> Judgement:
         view,
         lambda row: (row.demand is not None and row.demand >= wanted) or (row.usage or 0.0) >= mark,
     )
+    recomputed = _recomputed_tokens(view)
     evidence = gauges(view) | {
         "preemptions": preempted,
         "finished_requests": finished,
@@ -114,14 +145,18 @@ def _kv_thrashing(view: EngineView) -> Judgement:
         "threshold_preemptions": view.limits["kv_thrashing.preemptions"],
         "threshold_preemptions_per_request": view.limits["kv_thrashing.per_request"],
         "kv_cache_usage_peak_1m_ratio": view.derived.get("kv_cache_usage_peak_1m_ratio"),
+        "recomputed_prompt_tokens_at_least": recomputed,
     }
     storm = (
         preempted is not None
         and preempted >= view.limits["kv_thrashing.preemptions"]
         and preempted >= view.limits["kv_thrashing.per_request"] * requests
     )
-    return judged(storm and pressed, evidence)
+    return judged((storm or _starved(view, recomputed)) and pressed, evidence)
 
+
+#: Prompt tokens per generated one from which an engine does little but prefill.
+_PROMPTS_DOMINATE = 20
 
 ROWS: tuple[Symptom, ...] = (
     Symptom(
@@ -140,6 +175,14 @@ ROWS: tuple[Symptom, ...] = (
                 "Preemptions over 2 min per request, finished or at work.",
             ),
             Threshold("kv_thrashing.preemptions", 3, "requests", "Fewer preemptions in 2 min are no storm."),
+            Threshold(
+                "kv_thrashing.recomputed",
+                0.5,
+                "ratio",
+                "Or: prompt tokens computed again in 2 min, in capacities of the cache, while next to nothing is"
+                " generated.",
+                high=1000,
+            ),
         ),
         meaning="The cache is too small for what is admitted: running requests lose their blocks and are computed"
         " again, which costs throughput and stretches every latency.",
@@ -160,9 +203,18 @@ ROWS: tuple[Symptom, ...] = (
             MORE_KV,
             REPLICA,
         ),
-        explains=("kv_near_full", "kv_exhausted", "sequence_limited", "prefix_cache_ineffective"),
+        explains=(
+            "kv_near_full",
+            "kv_exhausted",
+            "sequence_limited",
+            "prefill_limited",
+            "prefix_cache_ineffective",
+            "prefix_cache_thrash",
+            "shared_prefix_slow",
+            "ttft_high",
+        ),
         origin="vllm-project/vllm #44594 (2.4 preemptions a request); 0.2 a request in a public incident was a queue,"
-        " not a storm",
+        " not a storm; vllm-project/vllm #21809 (nothing waits, usage 0.97, and prompts are computed over and over)",
     ),
     Symptom(
         id="kv_exhausted",
@@ -186,7 +238,7 @@ ROWS: tuple[Symptom, ...] = (
             REPLICA,
             Action("do not raise --max-num-seqs: there is no cache for more"),
         ),
-        explains=("kv_near_full", "sequence_limited"),
+        explains=("kv_near_full", "sequence_limited", "prefix_cache_thrash", "ttft_high"),
         origin="a public incident: 278 of 280 s mean TTFT in the queue of a full cache, few preemptions",
     ),
     Symptom(

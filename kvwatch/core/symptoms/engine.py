@@ -1,26 +1,12 @@
-"""Symptoms of the engine that serves from the cache: its slots, its progress, its gauges."""
+"""Symptoms of an engine that does not do what its gauges say: its progress, its gauges."""
 
 from __future__ import annotations
 
-from kvwatch.core.derive import MINUTE
 from kvwatch.core.regimes import Regime
 from kvwatch.core.signals import CORE
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom
-from kvwatch.core.symptoms.tools import gauges, judged, lacks, lately, regime_seconds, unknown
+from kvwatch.core.symptoms.tools import gauges, judged, lacks, unknown
 from kvwatch.core.thresholds import Threshold
-
-
-def _sequence_limited(view: EngineView) -> Judgement:
-    if reason := lacks(view, *CORE):
-        return unknown(reason)
-    waited = regime_seconds(view, MINUTE, Regime.SEQUENCE_LIMITED)
-    need = view.limits["sequence_limited.share"] * MINUTE
-    evidence = gauges(view) | {
-        "sequence_limited_seconds": waited,
-        "window_seconds": MINUTE,
-        "threshold_seconds": need,
-    }
-    return judged(waited > need and lately(view, lambda row: row.regime == Regime.SEQUENCE_LIMITED), evidence)
 
 
 def _engine_stalled(view: EngineView) -> Judgement:
@@ -46,8 +32,10 @@ def _kv_usage_stuck(view: EngineView) -> Judgement:
     works = (
         age is not None and age < view.limits["symptom.memory"]
     )  # its requests are elsewhere, or too quick to see
-    stuck = usage is not None and usage > mark and running == 0 and waiting == 0 and not asleep and not works
-    return judged(stuck, evidence)
+    nobody = (running == 0 and waiting == 0) or view.abandoned
+    if view.abandoned:
+        evidence["detail"] = "the clients of all these requests went away while the engine still worked"
+    return judged(usage is not None and usage > mark and nobody and not asleep and not works, evidence)
 
 
 ROWS: tuple[Symptom, ...] = (
@@ -64,42 +52,26 @@ ROWS: tuple[Symptom, ...] = (
         causes=(
             "the engine process hangs or died without the API server noticing",
             "a request at the head of the queue can never be scheduled",
-            "before vLLM 0.10: the clients of the last requests went away, and the gauges kept their last values",
         ),
         actions=(
-            Action("send one short request: if it is answered, the gauges are stale and nothing hangs"),
+            Action("send one short request: if it is answered, nothing hangs, and the gauges are stale"),
             Action(
                 "collect before restarting: the log's last lines, py-spy dump of the engine process, nvidia-smi"
             ),
             Action("restart the server; route traffic away from it until then"),
         ),
-        explains=("kv_near_full", "kv_exhausted", "kv_thrashing", "sequence_limited", "kv_usage_stuck"),
+        explains=(
+            "kv_near_full",
+            "kv_exhausted",
+            "kv_thrashing",
+            "long_request_hogs_cache",
+            "sequence_limited",
+            "prefill_limited",
+            "requests_deferred",
+            "ttft_high",
+            "engine_imbalance",
+        ),
         origin="vllm-project/vllm #45414, #45388, #39734; real recordings of a stopped and of a dead engine",
-    ),
-    Symptom(
-        id="sequence_limited",
-        title="Requests wait for a slot while the cache has room",
-        severity=Severity.WARNING,
-        scope=Scope.ENGINE,
-        for_s=0,
-        keep_s=60,
-        judge=_sequence_limited,
-        thresholds=(
-            Threshold("sequence_limited.share", 0.5, "ratio", "Share of 1 min in the regime.", high=1),
-        ),
-        meaning="As many requests run as --max-num-seqs allows; more would fit the cache.",
-        causes=(
-            "--max-num-seqs is low for this load",
-            "LoRA before vLLM 0.20 (which does not tell why requests wait): --max-loras adapters are in use",
-        ),
-        actions=(
-            Action(
-                "raise --max-num-seqs stepwise, by half, towards requests_that_fit, and watch inter-token latency",
-                "--max-num-seqs",
-            ),
-            Action("if inter-token latency is at its limit already, add a replica"),
-        ),
-        origin="kaito-project/kaito #2216 (running stuck at 256, cache at 20 %)",
     ),
     Symptom(
         id="kv_usage_stuck",
@@ -114,7 +86,7 @@ ROWS: tuple[Symptom, ...] = (
         " this server.",
         causes=(
             "blocks leaked after aborted requests",
-            "the gauge was not written since a mass abort",
+            "the gauge was not written since its requests were aborted (before vLLM 0.10.2 always so)",
             "blocks of finished requests wait to be fetched by a decode server (disaggregated prefill)",
         ),
         actions=(

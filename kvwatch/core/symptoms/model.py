@@ -10,9 +10,9 @@ from typing import Any
 from kvwatch.core.derived import Derived
 from kvwatch.core.outcome import Failure
 from kvwatch.core.regimes import Regime
-from kvwatch.core.snapshot import Snapshot
+from kvwatch.core.snapshot import CacheConfig, EngineKey, Histogram, Snapshot
 from kvwatch.core.thresholds import Threshold
-from kvwatch.core.window import History, Sample, weights
+from kvwatch.core.window import Sample, Windows, weights
 
 
 class Verdict(StrEnum):
@@ -50,38 +50,56 @@ class Judgement:
 class Action:
     """One thing to do, a sentence that begins with what to do.
 
-    `flag` is the option of vLLM that it names. It is shown only to generations (`v0`, `v1`) that have the option,
-    and, with `feature`, only to servers whose metrics tell that they have it.
+    `flag` is the option of vLLM that it names. It is shown only to generations (`v0`, `v1`) that have the option;
+    with `feature`, only to servers whose metrics tell that they have it; and only where what the server says of its
+    cache leaves something to do (`given`).
     """
 
     text: str
     flag: str = ""
     generations: tuple[str, ...] = ("v0", "v1")
     feature: str = ""
+    given: Callable[[CacheConfig], bool] = lambda _: True
 
-    def fits(self, generation: str, features: frozenset[str]) -> bool:
-        return generation in self.generations and (not self.feature or self.feature in features)
+    def fits(self, snapshot: Snapshot) -> bool:
+        return (
+            snapshot.generation in self.generations
+            and (not self.feature or self.feature in snapshot.features)
+            and self.given(snapshot.config)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class EngineView:
-    """What the judges of an engine see, all of them the same one. Windows are cut and weighed once."""
+    """What the judges of an engine see, all of them the same one. Windows are cut and weighed once.
+
+    `max_model_len` is the longest request that the server takes, tokens; `ceiling` a stated --max-num-seqs; `age_s`
+    how long ago the server started. `abandoned`: the clients of all that the gauges show have gone.
+    """
 
     snapshot: Snapshot
     derived: Derived
     regime: Regime
-    history: History[Sample]
+    windows: Windows
     now: float
     limits: Mapping[str, float]
     scraped: bool
     """False while the target is not scraped: everything about the engine is old, so unknown."""
+    max_model_len: float | None = None
+    ceiling: float | None = None
+    age_s: float | None = None
+    abandoned: bool = False
+    lifetime: Mapping[str, Histogram] = field(default_factory=dict)
+    """Histograms since the server's start, as on the newest full page."""
+    firing: frozenset[str] = frozenset()
+    """Symptoms of this engine that fired at the sample before."""
     _rows: dict[float, list[Sample]] = field(default_factory=dict, repr=False, compare=False)
     _held: dict[float, list[tuple[Sample, float]]] = field(default_factory=dict, repr=False, compare=False)
 
     def samples(self, window: float) -> list[Sample]:
         """The samples of the last so many seconds, and the one before them."""
         if window not in self._rows:
-            self._rows[window] = self.history.since(self.now - window)
+            self._rows[window] = self.windows.samples.since(self.now - window)
         return self._rows[window]
 
     def held(self, window: float) -> list[tuple[Sample, float]]:
@@ -106,9 +124,11 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class TargetView:
-    """What a judge of a target sees."""
+    """What a judge of a target sees. `engines` are those on the newest page, or, while it is not scraped, on the last
+    good one. `ever_up`: it answered at least once since kvwatch began."""
 
-    engines: Mapping[Any, Snapshot]
+    engines: Mapping[EngineKey, EngineView]
+    ever_up: bool
     configured: bool
     failure: Failure | None
     detail: str
@@ -116,6 +136,8 @@ class TargetView:
     failing_share: float
     last_failure: Failure | None
     unknown_families: tuple[str, ...]
+    rejections: Mapping[str, float] | None
+    """Requests refused since the server's start, by limit; None if this vLLM does not count them."""
     restart: Restart | None
     now: float
     limits: Mapping[str, float]
@@ -144,5 +166,5 @@ class Symptom:
     thresholds: tuple[Threshold, ...] = ()
     explains: tuple[str, ...] = ()
 
-    def actions_for(self, generation: str, features: frozenset[str]) -> tuple[Action, ...]:
-        return tuple(action for action in self.actions if action.fits(generation, features))
+    def actions_for(self, snapshot: Snapshot) -> tuple[Action, ...]:
+        return tuple(action for action in self.actions if action.fits(snapshot))

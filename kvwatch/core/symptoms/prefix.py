@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from kvwatch.core.derive import FIVE_MINUTES
 from kvwatch.core.percentiles import labelled
-from kvwatch.core.symptoms.actions import ENABLE_PREFIX_CACHING
+from kvwatch.core.symptoms.actions import ENABLE_PREFIX_CACHING, FP8, LENGTH, MORE_KV, OFFLOAD
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom, Verdict
-from kvwatch.core.symptoms.tools import clear, judged, lacks, unknown
+from kvwatch.core.symptoms.tools import clear, judged, lacks, long_past, unknown
 from kvwatch.core.thresholds import Threshold
 from kvwatch.core.window import increase
+
+#: Prefixes are found in whole units of so many tokens; from here on that is more than many have in common.
+COARSE_UNIT = 256.0
 
 
 def _mean_prompt(view: EngineView, window: float) -> tuple[float | None, float]:
@@ -29,7 +32,7 @@ def _prefix_cache_ineffective(view: EngineView) -> Judgement:
     rows = view.samples(FIVE_MINUTES)
     queried = increase(rows, "prefix_cache_queried_tokens_total") or 0.0
     limits = view.limits
-    block = view.snapshot.config.block_size
+    unit = view.snapshot.config.prefix_unit
     mean, requests = _mean_prompt(view, FIVE_MINUTES)
     ratio = view.derived.get("prefix_cache_hit_ratio")
     evidence = {
@@ -38,7 +41,7 @@ def _prefix_cache_ineffective(view: EngineView) -> Judgement:
         "window_seconds": FIVE_MINUTES,
         "mean_prompt_tokens": mean,
         "finished_requests": requests,
-        "block_size_tokens": block,
+        "prefix_unit_tokens": unit,
         "threshold_hit_ratio": limits["prefix_cache_ineffective.hit_ratio"],
         "threshold_queried_tokens": limits["prefix_cache_ineffective.queried_tokens"],
     }
@@ -48,7 +51,8 @@ def _prefix_cache_ineffective(view: EngineView) -> Judgement:
         return clear(**evidence)
     if "prefix_cache_hit_ratio" in view.derived.untrusted:
         return Judgement(Verdict.UNKNOWN, evidence, view.derived.untrusted["prefix_cache_hit_ratio"])
-    if block is not None and mean < limits["prefix_cache_ineffective.blocks"] * block:
+    coarse = unit is not None and unit >= COARSE_UNIT and mean >= COARSE_UNIT
+    if unit is not None and mean < limits["prefix_cache_ineffective.blocks"] * unit and not coarse:
         return clear(**evidence)  # prompts of a block or two have little to share
     return judged(ratio is not None and ratio < limits["prefix_cache_ineffective.hit_ratio"], evidence)
 
@@ -67,6 +71,51 @@ def _prefix_cache_off(view: EngineView) -> Judgement:
     median, mark = view.derived.get(name), view.limits["prefix_cache_off.prompt_tokens"]
     evidence = {"prefix_caching": "off", name: median, "threshold_prompt_tokens": mark}
     return judged(median is not None and median >= mark, evidence)
+
+
+def _prefix_cache_thrash(view: EngineView) -> Judgement:
+    if reason := lacks(view):
+        return unknown(reason)
+    if view.snapshot.config.enable_prefix_caching is False:
+        return clear(prefix_caching="off")
+    names = ("prefix_cache_queried_tokens_total", "prefix_cache_hit_tokens_total")
+    if reason := lacks(view, *names):
+        return unknown(reason)
+    limits = view.limits
+    before = long_past(view)
+    queried, hits = (increase(before, name) or 0.0 for name in names)
+    usual = hits / queried if queried >= limits["prefix_cache_thrash.queried_tokens"] else None
+    recent = increase(view.samples(FIVE_MINUTES), names[0]) or 0.0
+    ratio = view.derived.get("prefix_cache_hit_ratio")
+    mean, _ = _mean_prompt(view, FIVE_MINUTES)
+    capacity = view.derived.get("kv_cache_capacity_tokens")
+    fit = capacity / mean if capacity is not None and mean else None
+    sessions = max(
+        [(row.running or 0.0) + (row.waiting or 0.0) for row in view.samples(FIVE_MINUTES)]
+        + [view.ceiling or 0.0]
+    )
+    occupancy = view.derived.get("cache_pressure_occupancy_ratio")
+    evidence = {
+        "prefix_cache_hit_ratio": ratio,
+        "usual_hit_ratio": usual,
+        "queried_tokens": recent,
+        "window_seconds": FIVE_MINUTES,
+        "prompts_that_fit": fit,
+        "sessions_at_once": sessions,
+        "cache_pressure_occupancy_ratio": occupancy,
+        "threshold_usual_hit_ratio": limits["prefix_cache_thrash.usual"],
+        "threshold_fall_ratio": limits["prefix_cache_thrash.fall"],
+        "threshold_occupancy_ratio": limits["prefix_cache_thrash.occupancy"],
+    }
+    if ratio is None or usual is None or recent < limits["prefix_cache_thrash.queried_tokens"]:
+        return clear(**evidence)  # too little was looked up, now or before, to tell a fall
+    if "prefix_cache_hit_ratio" in view.derived.untrusted:
+        return Judgement(Verdict.UNKNOWN, evidence, view.derived.untrusted["prefix_cache_hit_ratio"])
+    fell = (
+        usual >= limits["prefix_cache_thrash.usual"] and usual - ratio >= limits["prefix_cache_thrash.fall"]
+    )
+    full = occupancy is not None and occupancy >= limits["prefix_cache_thrash.occupancy"]
+    return judged(fell and (full or (fit is not None and fit < sessions)), evidence)
 
 
 ROWS: tuple[Symptom, ...] = (
@@ -88,6 +137,58 @@ ROWS: tuple[Symptom, ...] = (
         origin="vLLM's documentation of automatic prefix caching",
     ),
     Symptom(
+        id="prefix_cache_thrash",
+        title="Prefixes are evicted before they are used again",
+        severity=Severity.WARNING,
+        scope=Scope.ENGINE,
+        for_s=30,
+        keep_s=120,
+        judge=_prefix_cache_thrash,
+        thresholds=(
+            Threshold(
+                "prefix_cache_thrash.usual",
+                0.4,
+                "ratio",
+                "Hit ratio within the hour before, at least.",
+                high=1,
+            ),
+            Threshold(
+                "prefix_cache_thrash.fall", 0.2, "ratio", "Fall of the hit ratio from that, at least.", high=1
+            ),
+            Threshold(
+                "prefix_cache_thrash.queried_tokens",
+                10_000,
+                "tokens",
+                "Looked up in 5 min, and before, at least.",
+            ),
+            Threshold(
+                "prefix_cache_thrash.occupancy",
+                0.8,
+                "ratio",
+                "90th percentile of KV usage from which live requests leave no room for prefixes.",
+                high=1,
+            ),
+        ),
+        meaning="The hit ratio fell from what it was, while live requests fill the cache or more conversations are"
+        " open than it holds prompts: a conversation's own beginning is gone when it comes back, and its next turn"
+        " is slow. The ratio since the start, which vLLM shows, still looks fine.",
+        causes=(
+            "more conversations at once than the cache holds (prompts_that_fit, sessions_at_once in the evidence)",
+            "conversations are spread over servers, each of which then holds a part of all",
+        ),
+        actions=(
+            LENGTH,
+            Action("lower the number of conversations at once towards prompts_that_fit, or add a replica"),
+            FP8,
+            Action("send each conversation to the server that has its beginning (sticky routing)"),
+            MORE_KV,
+            OFFLOAD,
+        ),
+        explains=("prefix_cache_ineffective", "shared_prefix_slow", "ttft_high"),
+        origin="a public report on voice agents: pool tokens / prompt tokens below the sessions at once; a fall of"
+        " 0.1 and a minimum of look-ups as in fbc-cache-lint",
+    ),
+    Symptom(
         id="prefix_cache_ineffective",
         title="The prefix cache hardly ever hits",
         severity=Severity.INFO,
@@ -107,9 +208,20 @@ ROWS: tuple[Symptom, ...] = (
         causes=(
             "ids, times or user names at the head of the template: one different token there ruins the rest",
             "prompts really have nothing in common",
-            "the shared part is shorter than a block",
+            (
+                "the shared part is shorter than what is matched as a whole (prefix_unit_tokens), thousands of"
+                " tokens for some hybrid models; the last block of a prompt is always computed"
+            ),
         ),
         actions=(
+            Action(
+                "see whether the shared part is longer than prefix_unit_tokens: only whole ones of that are found"
+                " again, and the last one never. Lower it with --prefix-match-unit (vLLM 0.26 and later), or for"
+                " hybrid models with --mamba-cache-mode all",
+                "--prefix-match-unit",
+                ("v1",),
+                given=lambda config: (config.prefix_unit or 0.0) >= COARSE_UNIT,
+            ),
             Action("put fixed text first (system prompt, tools, examples), variable values last"),
             Action("compare two prompts token by token: where do they part?"),
             Action("send requests of one conversation to the same server"),

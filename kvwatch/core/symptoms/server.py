@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvwatch.core.outcome import REACHABLE
+from kvwatch.core.outcome import REACHABLE, Failure
 from kvwatch.core.signals import CORE
 from kvwatch.core.snapshot import NOT_YET
 from kvwatch.core.symptoms.model import Action, Judgement, Scope, Severity, Symptom, TargetView
@@ -66,13 +66,30 @@ def _signals_missing(view: TargetView) -> Judgement:
         )
         return judged(True, evidence)
     lacking = {
-        f"{key.model_name}/{key.engine}: {name}": snapshot.missing[name]
-        for key, snapshot in view.engines.items()
+        f"{key.model_name}/{key.engine}: {name}": one.snapshot.missing[name]
+        for key, one in view.engines.items()
         for name in CORE
-        if name in snapshot.missing and not snapshot.missing[name].startswith(NOT_YET)
+        if name in one.snapshot.missing and not one.snapshot.missing[name].startswith(NOT_YET)
     }
     return judged(bool(lacking), evidence | {"missing": lacking})
 
+
+def _startup_kv_failure(view: TargetView) -> Judgement:
+    if view.ever_up:
+        return clear()
+    if view.failure is None or view.failure not in _STARTING:
+        return clear(failure=str(view.failure or "none"))
+    evidence = {
+        "failure": str(view.failure),
+        "detail": view.detail,
+        "failing_seconds": view.failing_for,
+        "threshold_seconds": view.limits["startup_kv_failure.for"],
+    }
+    return judged(True, evidence)
+
+
+#: How a server fails that is starting, or failed to.
+_STARTING = frozenset({Failure.REFUSED, Failure.TIMEOUT, Failure.CONNECTION, Failure.HTTP_STATUS})
 
 ROWS: tuple[Symptom, ...] = (
     Symptom(
@@ -98,8 +115,48 @@ ROWS: tuple[Symptom, ...] = (
             Action("look at the server's process and the last lines of its log"),
             Action("ask /health and /metrics by hand from this host"),
         ),
-        explains=("kv_near_full", "kv_exhausted", "kv_thrashing", "sequence_limited"),
         origin="as Prometheus' up == 0; the kind of failure is named because the remedy differs by kind",
+    ),
+    Symptom(
+        id="startup_kv_failure",
+        title="vLLM has never come up since kvwatch began to watch",
+        severity=Severity.CRITICAL,
+        scope=Scope.TARGET,
+        for_s=900,
+        keep_s=0,
+        judge=_startup_kv_failure,
+        meaning="Loading a model takes minutes; this has taken longer. Most servers that never come up could not make"
+        " their KV cache, and the log says so.",
+        causes=(
+            "the weights leave too little memory for the cache",
+            "--max-model-len is longer than the cache holds",
+            "another process holds the GPU's memory",
+            "it still loads (a large model from slow storage), or the address is wrong",
+        ),
+        actions=(
+            Action("find the first error in the server's log: the last one only says that the engine failed"),
+            Action(
+                "'to serve at least one request': lower --max-model-len to the length that the log proposes",
+                "--max-model-len",
+            ),
+            Action(
+                "'no available memory for the cache blocks': raise --gpu-memory-utilization, or take fewer weights"
+                " (quantised, smaller, more GPUs)",
+                "--gpu-memory-utilization",
+            ),
+            Action(
+                "'free memory is less than desired': lower --gpu-memory-utilization or free the GPU, the opposite"
+                " of the case before",
+                "--gpu-memory-utilization",
+            ),
+            Action(
+                "halve the bytes per token with --kv-cache-dtype fp8, after checking support, scales and quality",
+                "--kv-cache-dtype",
+            ),
+        ),
+        explains=("target_down",),
+        origin="vLLM's own start-up errors; the two about memory have opposite remedies (vllm-project/vllm #2248,"
+        " #10439)",
     ),
     Symptom(
         id="engine_restarted",

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from math import floor, inf, isfinite
 from typing import Any
 
-from kvwatch.core.derive import MINUTE
+from kvwatch.core.derive import FIVE_MINUTES, MINUTE
+from kvwatch.core.percentiles import HOUR
 from kvwatch.core.regimes import Regime
 from kvwatch.core.symptoms.model import EngineView, Evidence, Judgement, Verdict
-from kvwatch.core.window import Sample, seconds_where
+from kvwatch.core.window import Minute, Sample, ladder_increase, seconds_where
 
 
 def judged(when: bool, evidence: Evidence) -> Judgement:
@@ -71,6 +72,25 @@ def lately(view: EngineView, seen: Callable[[Sample], bool]) -> bool:
 def _remembered(view: EngineView) -> list[Sample]:
     memory = view.limits["symptom.memory"]
     return [row for row in view.samples(memory) if row.t >= view.now - memory]
+
+
+def windowed_mean(view: EngineView, histogram: str) -> tuple[float | None, float]:
+    """Mean of what a histogram observed in the last five minutes, and how many observations that was."""
+    gained = ladder_increase(view.windows.ladders.since(view.now - FIVE_MINUTES), histogram)
+    if gained is None or gained.count <= 0:
+        return None, 0.0
+    return gained.sum / gained.count, gained.count
+
+
+def long_past(view: EngineView) -> list[Minute]:
+    """What was more than five minutes ago, up to an hour."""
+    return [row for row in view.windows.minutes.since(view.now - HOUR) if row.t <= view.now - FIVE_MINUTES]
+
+
+def usable_tokens(view: EngineView) -> float | None:
+    """Tokens that one request can hold at most: the capacity less one block, which vLLM keeps for itself."""
+    capacity = view.derived.get("kv_cache_capacity_tokens")
+    return None if capacity is None else capacity - (view.snapshot.config.block_size or 0.0)
 
 
 def regime_seconds(view: EngineView, window: float, *regimes: Regime) -> float:

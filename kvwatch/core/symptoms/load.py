@@ -1,0 +1,204 @@
+"""Symptoms of the load itself: how it is spread, what of it fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvwatch.core.derive import FIVE_MINUTES, MINUTE, TWO_MINUTES
+from kvwatch.core.signals import CORE
+from kvwatch.core.symptoms.model import (
+    Action,
+    EngineView,
+    Judgement,
+    Scope,
+    Severity,
+    Symptom,
+    TargetView,
+)
+from kvwatch.core.symptoms.tools import clear, judged, lacks, unknown
+from kvwatch.core.thresholds import Threshold
+from kvwatch.core.window import increase
+
+
+def _engine_imbalance(view: TargetView) -> Judgement:
+    if len(view.engines) < 2:
+        return clear(engines=len(view.engines))
+    for key, engine in view.engines.items():
+        if reason := lacks(engine, *CORE):
+            return unknown(f"engine {key.engine}: {reason}")
+    limits = view.limits
+    usages = {key: _mean_usage(engine) for key, engine in view.engines.items()}
+    watched = min(sum(seconds for _, seconds in e.held(TWO_MINUTES)) for e in view.engines.values())
+    if watched < 0.9 * TWO_MINUTES:
+        return clear(engines=len(view.engines), watched_seconds=watched)
+    low, high = min(usages, key=usages.__getitem__), max(usages, key=usages.__getitem__)
+    uneven = _uneven_seconds(view)
+    evidence: dict[str, Any] = {
+        "engines": len(view.engines),
+        "fullest_engine": high.engine,
+        "fullest_usage_ratio": usages[high],
+        "emptiest_engine": low.engine,
+        "emptiest_usage_ratio": usages[low],
+        "one_waits_another_idles_seconds": uneven,
+        "window_seconds": TWO_MINUTES,
+        "threshold_difference_ratio": limits["engine_imbalance.difference"],
+        "threshold_fullest_ratio": limits["engine_imbalance.fullest"],
+        "threshold_seconds": limits["engine_imbalance.share"] * TWO_MINUTES,
+    }
+    differ = usages[high] - usages[low] >= limits["engine_imbalance.difference"]
+    matters = usages[high] >= limits["engine_imbalance.fullest"]
+    return judged(
+        (differ and matters) or uneven > limits["engine_imbalance.share"] * TWO_MINUTES,
+        evidence,
+    )
+
+
+def _mean_usage(view: EngineView) -> float:
+    held = [(row.usage, seconds) for row, seconds in view.held(TWO_MINUTES) if row.usage is not None]
+    watched = sum(seconds for _, seconds in held)
+    return sum(usage * seconds for usage, seconds in held) / watched if watched else 0.0
+
+
+def _uneven_seconds(view: TargetView) -> float:
+    """Seconds of the last two minutes in which one engine had requests waiting while another had none at all."""
+    waits, idles, lasts = set(), set(), {}
+    for engine in view.engines.values():
+        for row, seconds in engine.held(TWO_MINUTES):
+            lasts[row.t] = seconds
+            if row.waiting:
+                waits.add(row.t)
+            elif not row.running:
+                idles.add(row.t)
+    return sum(lasts[t] for t in waits & idles)
+
+
+def _requests_failing(view: TargetView) -> Judgement:
+    if not view.engines:
+        return unknown("no engine is scraped")
+    for key, engine in view.engines.items():
+        if reason := lacks(engine, "requests_finished_total"):
+            return unknown(f"engine {key.engine}: {reason}")
+    limits = view.limits
+    finished = _count(view, FIVE_MINUTES, "requests_finished_total")
+    errors = _count(view, FIVE_MINUTES, "requests_finished_total/error")
+    aborts = _count(view, FIVE_MINUTES, "requests_finished_total/abort")
+    rejected = _rejected(view, FIVE_MINUTES)
+    came = finished + rejected
+    evidence = {
+        "finished_requests": finished,
+        "errors": errors,
+        "aborts": aborts,
+        "rejections": rejected,
+        "rejected_by": [limit for limit, count in (view.rejections or {}).items() if count > 0],
+        "window_seconds": FIVE_MINUTES,
+        "threshold_errors_ratio": limits["requests_failing.errors"],
+        "threshold_aborts_ratio": limits["requests_failing.aborts"],
+        "threshold_rejections_ratio": limits["requests_failing.rejections"],
+        "threshold_requests": limits["requests_failing.requests"],
+    }
+    still = _count(view, MINUTE, "requests_finished_total/error", "requests_finished_total/abort")
+    if came < limits["requests_failing.requests"] or still + _rejected(view, MINUTE) <= 0:
+        return clear(**evidence)
+    return judged(
+        errors > limits["requests_failing.errors"] * max(finished, 1.0)
+        or aborts > limits["requests_failing.aborts"] * max(finished, 1.0)
+        or rejected > limits["requests_failing.rejections"] * came,
+        evidence,
+    )
+
+
+def _count(view: TargetView, window: float, *counters: str) -> float:
+    """The increase of counters over all engines."""
+    return sum(
+        increase(engine.samples(window), counter) or 0.0
+        for engine in view.engines.values()
+        for counter in counters
+    )
+
+
+def _rejected(view: TargetView, window: float) -> float:
+    """Requests refused at the door: a number of the server, which each of its engines has seen."""
+    seen = (
+        increase(engine.samples(window), "admission_rejections_total") for engine in view.engines.values()
+    )
+    return max((count for count in seen if count is not None), default=0.0)
+
+
+ROWS: tuple[Symptom, ...] = (
+    Symptom(
+        id="requests_failing",
+        title="Requests fail or are refused",
+        severity=Severity.WARNING,
+        scope=Scope.TARGET,
+        for_s=0,
+        keep_s=60,
+        judge=_requests_failing,
+        thresholds=(
+            Threshold(
+                "requests_failing.errors", 0.05, "ratio", "Errors per finished request over 5 min.", high=1
+            ),
+            Threshold(
+                "requests_failing.aborts", 0.1, "ratio", "Aborts per finished request over 5 min.", high=1
+            ),
+            Threshold(
+                "requests_failing.rejections", 0.01, "ratio", "Refused at the door, of all that came.", high=1
+            ),
+            Threshold("requests_failing.requests", 10, "requests", "Finished or refused in 5 min, at least."),
+        ),
+        meaning="Users get errors. A request whose client went away is counted as an abort by some releases and"
+        " nowhere by others, so few aborts prove nothing.",
+        causes=(
+            "refused: the queue is at --max-num-queued-reqs or --max-num-queued-tokens",
+            "aborted: clients give up, often because they wait too long",
+            "errors: the engine's log says which",
+        ),
+        actions=(
+            Action("look which of the three it is (evidence), and for errors at the engine's log"),
+            Action("see whether another symptom fires: what makes requests wait is what to mend first"),
+            Action(
+                "if they are refused and could have waited: raise --max-num-queued-reqs; if not, add a replica",
+                "--max-num-queued-reqs",
+                ("v1",),
+                feature="watermark",
+            ),
+        ),
+        origin="5 % and 10 % as in vllm-doctor and the alerts of the gateway inference extension; a recording with"
+        " --max-num-queued-reqs",
+    ),
+    Symptom(
+        id="engine_imbalance",
+        title="Engines of one server are loaded unlike each other",
+        severity=Severity.WARNING,
+        scope=Scope.TARGET,
+        for_s=0,
+        keep_s=60,
+        judge=_engine_imbalance,
+        thresholds=(
+            Threshold(
+                "engine_imbalance.difference", 0.3, "ratio", "Of mean KV usage over 2 min, at least.", high=1
+            ),
+            Threshold(
+                "engine_imbalance.fullest", 0.5, "ratio", "Mean usage of the fullest, at least.", high=1
+            ),
+            Threshold(
+                "engine_imbalance.share",
+                0.5,
+                "ratio",
+                "Or: share of 2 min in which one has requests waiting while another has none at all.",
+                high=1,
+            ),
+        ),
+        meaning="Requests wait at one data-parallel engine while another has room: capacity that is paid for and not"
+        " used. Averages over engines hide it.",
+        causes=(
+            "a router or affinity that sends more to one engine, or all long requests to it",
+            "few clients with connections that stay",
+        ),
+        actions=(
+            Action("route by load of the engines: fewest waiting first, or by KV usage"),
+            Action("loosen session affinity, or spread the largest sessions"),
+            Action("look whether the long requests all go to one engine"),
+        ),
+        origin="vllm-htop and vllm-doctor (a difference of 0.15 to 0.3); vLLM's console, which averages over engines",
+    ),
+)

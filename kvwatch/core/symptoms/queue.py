@@ -1,0 +1,160 @@
+"""Symptoms of requests that wait for anything but the cache: a slot, prefill, a LoRA adapter, a transfer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kvwatch.core.derive import MINUTE
+from kvwatch.core.regimes import Regime
+from kvwatch.core.signals import CORE
+from kvwatch.core.symptoms.actions import ENABLE_PREFIX_CACHING, SHARE, SHORTER
+from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom
+from kvwatch.core.symptoms.tools import gauges, judged, lacks, lately, regime_seconds, unknown
+from kvwatch.core.thresholds import Threshold
+
+
+def _waits(
+    symptom: str, regime: Regime, more: Callable[[EngineView], Mapping[str, Any]]
+) -> Callable[[EngineView], Judgement]:
+    """A judge of more than a share of the last minute in a regime, that still lasts."""
+
+    def judge(view: EngineView) -> Judgement:
+        if reason := lacks(view, *CORE):
+            return unknown(reason)
+        waited, need = regime_seconds(view, MINUTE, regime), view.limits[f"{symptom}.share"] * MINUTE
+        evidence = gauges(view) | {
+            f"{regime}_seconds": waited,
+            "window_seconds": MINUTE,
+            "threshold_seconds": need,
+            **more(view),
+        }
+        return judged(waited > need and lately(view, lambda row: row.regime == regime), evidence)
+
+    return judge
+
+
+def _share(symptom: str) -> tuple[Threshold, ...]:
+    return (Threshold(f"{symptom}.share", 0.5, "ratio", "Share of 1 min in the regime.", high=1),)
+
+
+def _ceiling(view: EngineView) -> Mapping[str, Any]:
+    """What holds running requests down: as stated, or as seen."""
+    if view.ceiling is not None:
+        return {"max_num_seqs": view.ceiling, "max_num_seqs_is": "stated"}
+    seen = max((row.running for row in view.samples(MINUTE) if row.running is not None), default=None)
+    return {"max_num_seqs": seen, "max_num_seqs_is": "the most that ran, on a plateau"}
+
+
+def _speeds(view: EngineView) -> Mapping[str, Any]:
+    names = ("prompt_tokens_per_second", "generation_tokens_per_second")
+    return {name: view.derived.get(name) for name in names}
+
+
+def _reasons(view: EngineView) -> Mapping[str, Any]:
+    """What is known of what the deferred ones wait for."""
+    row = view.samples(0.0)[-1]
+    hints = {"lora": "LoRA adapters are in use", "kv transfer": "KV cache is fetched from elsewhere"}
+    known = [text for feature, text in hints.items() if feature in view.snapshot.features]
+    fetching = view.snapshot.number("requests_kv_fetch")
+    return {
+        "requests_deferred": row.deferred,
+        "hints": known or ["nothing on the page says which"],
+        **({} if fetching is None else {"requests_fetching_kv": fetching}),
+    }
+
+
+ROWS: tuple[Symptom, ...] = (
+    Symptom(
+        id="sequence_limited",
+        title="Requests wait for a slot while the cache has room",
+        severity=Severity.WARNING,
+        scope=Scope.ENGINE,
+        for_s=0,
+        keep_s=60,
+        judge=_waits("sequence_limited", Regime.SEQUENCE_LIMITED, _ceiling),
+        thresholds=_share("sequence_limited"),
+        meaning="As many requests run as --max-num-seqs allows; more would fit the cache.",
+        causes=(
+            "--max-num-seqs is low for this load",
+            "LoRA before vLLM 0.20 (which does not tell why requests wait): --max-loras adapters are in use",
+        ),
+        actions=(
+            Action(
+                "count the LoRA adapters that are asked for at once: where they are more than --max-loras, it is"
+                " these that requests wait for",
+                "--max-loras",
+                feature="lora",
+            ),
+            Action(
+                "raise --max-num-seqs stepwise, by half, towards requests_that_fit, and watch inter-token latency",
+                "--max-num-seqs",
+            ),
+            Action("if inter-token latency is at its limit already, add a replica"),
+        ),
+        explains=("ttft_high", "gpu_underused"),
+        origin="kaito-project/kaito #2216 (running stuck at 256, cache at 20 %)",
+    ),
+    Symptom(
+        id="prefill_limited",
+        title="Requests wait for prefill while slots and cache are free",
+        severity=Severity.WARNING,
+        scope=Scope.ENGINE,
+        for_s=0,
+        keep_s=60,
+        judge=_waits("prefill_limited", Regime.PREFILL_LIMITED, _speeds),
+        thresholds=_share("prefill_limited"),
+        meaning="Prompts come faster than they are computed. The cache has room and so has the batch: no alert on KV"
+        " usage will ever tell.",
+        causes=(
+            "more prompt tokens a second than the GPU computes",
+            "long prompts that share nothing, or nothing that is found again",
+            "a small --max-num-batched-tokens, which feeds the prompts in small pieces",
+        ),
+        actions=(
+            SHORTER,
+            SHARE,
+            ENABLE_PREFIX_CACHING,
+            Action(
+                "try a larger --max-num-batched-tokens, if inter-token latency may rise",
+                "--max-num-batched-tokens",
+            ),
+            Action("add a replica, or give prefill servers of its own (disaggregated prefill)"),
+            Action("do not enlarge the cache for this: it has room"),
+        ),
+        explains=("ttft_high",),
+        origin="llm-d/llm-d-autoscaling #662 (6,000 tokens in, 2 out: waiting without end at a usage of 0.32)",
+    ),
+    Symptom(
+        id="requests_deferred",
+        title="Requests are deferred: they wait for a LoRA slot, a KV transfer or a grammar",
+        severity=Severity.WARNING,
+        scope=Scope.ENGINE,
+        for_s=0,
+        keep_s=60,
+        judge=_waits("requests_deferred", Regime.DEFERRED, _reasons),
+        thresholds=_share("requests_deferred"),
+        meaning="Most of what waits could not run even if there were slots and cache: it waits for something else.",
+        causes=(
+            "more LoRA adapters are asked for at once than --max-loras lets run together",
+            "KV cache comes slowly from a prefill server or an offload tier",
+            "grammars of structured output are being compiled",
+        ),
+        actions=(
+            Action(
+                "raise --max-loras to the adapters that are asked for at once, if the GPU memory allows, or send each"
+                " adapter to a server of its own",
+                "--max-loras",
+                feature="lora",
+            ),
+            Action(
+                "look at the transfers: bandwidth, the prefill servers, errors of the connector in the log",
+                feature="kv transfer",
+            ),
+            Action("for structured output: use few grammars again and again, they are compiled once"),
+            Action("do not enlarge the cache for this: it is not what they wait for"),
+        ),
+        explains=("ttft_high", "gpu_underused"),
+        origin="vLLM's own split of waiting requests (vllm-project/vllm #38435); a recording with --max-loras 1",
+    ),
+)
