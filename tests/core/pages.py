@@ -92,6 +92,11 @@ class Server:
     generation_tokens: float = 0
     finished: float = 0
     aborted: float = 0
+    errors: float = 0
+    answered: float | None = None
+    """Answers to POST requests, as the front end counts them."""
+    rejected: float | None = None
+    lora: bool = False
     queried: float = 0
     hits: float = 0
     started: float | None = 1_700_000_000
@@ -114,9 +119,19 @@ class Server:
     without: frozenset[str] = frozenset()
 
     def finish(
-        self, count: int, prompt: float = 200, output: float = 50, ttft: float = 0.05, hit: float = 0.5
+        self,
+        count: int,
+        *,
+        prompt: float = 200,
+        output: float = 50,
+        ttft: float = 0.05,
+        hit: float = 0.5,
+        queued: float = 0.5,
+        itl: float = 0.02,
     ) -> None:
-        """`count` requests came and went."""
+        """`count` requests came and went; `queued` is the share of the time to the first token in the queue."""
+        if self.answered is not None:
+            self.answered += count
         self.finished += count
         self.prompt_tokens += count * prompt
         self.generation_tokens += count * output
@@ -125,10 +140,10 @@ class Server:
         self.prompts.seen += [prompt] * count
         self.outputs.seen += [output] * count
         self.ttft.seen += [ttft] * count
-        self.queue.seen += [ttft / 2] * count
-        self.prefill.seen += [ttft / 2] * count
-        self.e2e.seen += [ttft + output * 0.02] * count
-        self.itl.seen += [0.02] * count
+        self.queue.seen += [ttft * queued] * count
+        self.prefill.seen += [ttft * (1 - queued)] * count
+        self.e2e.seen += [ttft + output * itl] * count
+        self.itl.seen += [itl] * count
 
     @property
     def page(self) -> str:
@@ -149,7 +164,7 @@ class Server:
                 "stop": self.finished,
                 "length": 0,
                 "abort": self.aborted,
-                "error": 0,
+                "error": self.errors,
             },
             ("num_requests_waiting_by_reason", "gauge", "reason"): {
                 "capacity": self.waiting - self.deferred,
@@ -191,6 +206,19 @@ class Server:
             family(bare, "histogram", histogram.lines(f"vllm:{bare}", own))
         config = labelled({**self.config, "engine": self.engine})
         family("cache_config_info", "gauge", [f"vllm:cache_config_info{config} 1.0"])
+        if self.rejected is not None:
+            reason = labelled({"model_name": MODEL, "reason": "max_num_queued_reqs"})
+            sample = f"vllm:admission_rejections_total{reason} {float(self.rejected)!r}"
+            family("admission_rejections_total", "counter", [sample])
+        if self.answered is not None:
+            route = labelled({"handler": "/v1/completions", "method": "POST", "status": "2xx"})
+            lines += [
+                "# TYPE http_requests_total counter",
+                f"http_requests_total{route} {float(self.answered)!r}",
+            ]
+        if self.lora:
+            adapters = labelled({"max_lora": "1", "running_lora_adapters": "a", "waiting_lora_adapters": "b"})
+            family("lora_requests_info", "gauge", [f"vllm:lora_requests_info{adapters} 1.7e+09"])
         if self.started is not None:
             lines += [
                 "# HELP process_start_time_seconds Text.",

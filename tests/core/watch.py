@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from kvwatch.core.lifecycle import Stage
-from kvwatch.core.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
+from kvwatch.core.outcome import Facts, Failure, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance, next_pace
 from kvwatch.core.policy import Policy
 from kvwatch.core.regimes import Regime
@@ -34,11 +34,16 @@ class Watch:
         return self.state
 
     def see(
-        self, *servers: Server, after: float | None = None, pace: Pace = Pace.FULL, narrowed: bool = False
+        self,
+        *servers: Server,
+        after: float | None = None,
+        pace: Pace = Pace.FULL,
+        narrowed: bool = False,
+        facts: Facts | None = None,
     ) -> State:
         """A page of a server (of several: as ranks of one)."""
         body = "".join(server.page for server in servers).encode()
-        scrape = Scrape(body, WALL + self.now, 0.001, self.interval, pace, narrowed)
+        scrape = Scrape(body, WALL + self.now, 0.001, self.interval, pace, narrowed, facts=facts)
         return self.outcome(scrape, after)
 
     def fail(self, kind: Failure = Failure.REFUSED, after: float | None = None) -> State:

@@ -55,18 +55,19 @@ def _parts(view: EngineView) -> dict[str, Any]:
 
 
 class _Served(NamedTuple):
-    """First tokens since the server started, at a time: those that came late, and all."""
+    """First tokens since the server started, at a time: those that came late, all, and the seconds to all of them."""
 
     t: float
     late: float
     all: float
+    seconds: float
 
 
 def _late(view: EngineView, t: float, seen: Histogram) -> _Served:
     """What of a histogram was late: beyond the first bound from which on it is."""
     late = view.limits["cold_start.late"]
     beyond = next((n for bound, n in zip(seen.bounds, seen.counts, strict=True) if bound >= late), seen.count)
-    return _Served(t, seen.count - beyond, seen.count)
+    return _Served(t, seen.count - beyond, seen.count, seen.sum)
 
 
 def _since_start(view: EngineView) -> list[_Served]:
@@ -77,8 +78,11 @@ def _since_start(view: EngineView) -> list[_Served]:
     if newest is None or not newest.bounds or not climbs or climbs[-1][1].bounds != newest.bounds:
         return []
     now, risen = _late(view, view.now, newest), _late(view, *climbs[-1])
-    counts = [_late(view, t, climb) for t, climb in climbs]
-    return [_Served(one.t, now.late - risen.late + one.late, now.all - risen.all + one.all) for one in counts]
+    before = (now.late - risen.late, now.all - risen.all, now.seconds - risen.seconds)
+    counts = (_late(view, t, climb) for t, climb in climbs)
+    return [
+        _Served(one.t, before[0] + one.late, before[1] + one.all, before[2] + one.seconds) for one in counts
+    ]
 
 
 def _late_from_the_first(seen: Sequence[_Served]) -> _Served | None:
@@ -86,7 +90,7 @@ def _late_from_the_first(seen: Sequence[_Served]) -> _Served | None:
     i = next((i for i, one in enumerate(seen) if one.late > 0), None)
     if i is None:
         return None
-    began_here = i > 0 and seen[i - 1].all == 0 and seen[i].late >= 0.2 * seen[i].all
+    began_here = i > 0 and seen[i - 1].all == 0
     return seen[i] if began_here or 2 * seen[i].late >= seen[i].all else None
 
 
@@ -109,7 +113,7 @@ def _cold_start(view: EngineView) -> Judgement:
         return unknown(reason)
     limits = view.limits
     seen = _since_start(view)
-    now = seen[-1] if seen else _Served(view.now, 0.0, 0.0)
+    now = seen[-1] if seen else _Served(view.now, 0.0, 0.0, 0.0)
     waited = regime_seconds(view, FIVE_MINUTES, *_WAITING)
     evidence = {
         "late_first_tokens": now.late,
@@ -126,10 +130,11 @@ def _cold_start(view: EngineView) -> Judgement:
         return clear(**evidence)
     if view.age_s is None and first.all > limits["cold_start.first"]:
         return unknown("when the server started is not exposed, and kvwatch did not see it")
-    before = next((one for one in reversed(seen) if now.all - one.all >= limits["cold_start.then"]), None)
-    in_time = (
-        before is not None and before.t >= first.t and now.late - before.late <= 0.2 * (now.all - before.all)
-    )
+    before = next((one for one in reversed(seen) if now.all - one.all >= limits["cold_start.then"]), first)
+    in_time = before.t >= first.t and now.all - before.all >= limits["cold_start.then"]
+    if in_time:
+        usual = (now.seconds - before.seconds) / (now.all - before.all)
+        in_time = usual <= limits["cold_start.share"] * first.seconds / first.all
     return judged(in_time and _young(view, first.all), evidence)
 
 
@@ -273,8 +278,15 @@ ROWS: tuple[Symptom, ...] = (
                 "cold_start.then",
                 3,
                 "requests",
-                "Served since, nearly all in time, before it is told.",
+                "Served since, before it is told.",
                 low=1,
+            ),
+            Threshold(
+                "cold_start.share",
+                0.2,
+                "ratio",
+                "Their mean time to the first token, in means of the first page with late ones, at most.",
+                high=1,
             ),
         ),
         meaning="The first requests after a start pay for compiling kernels, capturing graphs and filling caches."

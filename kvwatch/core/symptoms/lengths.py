@@ -19,6 +19,9 @@ from kvwatch.core.symptoms.tools import (
 from kvwatch.core.thresholds import Threshold
 from kvwatch.core.window import Sample, increase, ladder_increase, seconds_where
 
+#: Fewer finished requests than this say nothing about usual lengths.
+_FEW = 5
+
 
 def _long_request_hogs_cache(view: EngineView) -> Judgement:
     if reason := lacks(view, *CORE, "generation_tokens_total"):
@@ -33,7 +36,7 @@ def _long_request_hogs_cache(view: EngineView) -> Judgement:
     held = view.held(MINUTE)
     seconds, need = seconds_where(held, hogged), limits["long_request_hogs_cache.share"] * MINUTE
     generated = increase(view.samples(MINUTE), "generation_tokens_total") or 0.0
-    usual = view.derived.get(labelled(TOTAL_LENGTH, 0.5))
+    usual = _usual_length(view)
     footprint = _footprint_tokens(view, hogged)
     evidence = gauges(view) | {
         "hogged_seconds": seconds,
@@ -49,6 +52,17 @@ def _long_request_hogs_cache(view: EngineView) -> Judgement:
     if usual is not None and footprint is not None:
         return judged(footprint >= limits["long_request_hogs_cache.times"] * usual, evidence)
     return judged(True, evidence)
+
+
+def _usual_length(view: EngineView) -> float | None:
+    """Tokens of a usual request: the median of the hour, or the mean since the start while that is of too few."""
+    median = view.derived.get(labelled(TOTAL_LENGTH, 0.5))
+    if median is not None:
+        return median
+    seen = [histogram for name in LENGTHS if (histogram := view.lifetime.get(name)) is not None]
+    if len(seen) < len(LENGTHS) or min(histogram.count for histogram in seen) < _FEW:
+        return None
+    return sum(histogram.sum / histogram.count for histogram in seen)
 
 
 def _footprint_tokens(view: EngineView, hogged: object) -> float | None:
@@ -89,8 +103,6 @@ def _max_model_len_oversized(view: EngineView) -> Judgement:
     lengths = tuple(LENGTHS)
     if reason := lacks(view, *lengths):
         return unknown(reason)
-    if view.max_model_len is None:
-        return unknown("the longest request that the server takes is unknown: /v1/models does not say it")
     served = ladder_increase(view.windows.minutes.since(view.now - HOUR), lengths[0])
     name = labelled(TOTAL_LENGTH, 0.99)
     p99, times = view.derived.get(name), view.limits["max_model_len_oversized.times"]
@@ -103,7 +115,9 @@ def _max_model_len_oversized(view: EngineView) -> Judgement:
         "threshold_requests": view.limits["max_model_len_oversized.requests"],
     }
     enough = served is not None and served.count >= view.limits["max_model_len_oversized.requests"]
-    if not enough or p99 is None or name in view.derived.at_least:
+    if enough and view.max_model_len is None:
+        return unknown("the longest request that the server takes is unknown: /v1/models does not say it")
+    if not enough or view.max_model_len is None or p99 is None or name in view.derived.at_least:
         return clear(**evidence)
     return judged(view.max_model_len >= times * p99, evidence)
 

@@ -1,0 +1,23 @@
+"""Each symptom: stories in which it fires, in which it only just does not, in which a signal is missing.
+
+Stories are recordings of real servers where there is one, else a made-up server whose pages go through the real
+parser. Each room tells those of the rows in the room of the same name in `kvwatch.core.symptoms`.
+"""
+
+from tests.replay.stories import cache, engine, latency, lengths, load, prefix, queue, server
+from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, Case
+
+__all__ = [
+    "HITS",
+    "MISSING",
+    "NEAR_MISSES",
+    "Case",
+    "cache",
+    "engine",
+    "latency",
+    "lengths",
+    "load",
+    "prefix",
+    "queue",
+    "server",
+]

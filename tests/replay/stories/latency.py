@@ -1,0 +1,198 @@
+"""Stories of first tokens that come late."""
+
+from kvwatch.core.lifecycle import Stage
+from kvwatch.core.pipeline import next_pace
+from tests.core.pages import Server
+from tests.core.watch import WALL, Watch
+from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, hungry, recorded, told
+
+
+def late(
+    seconds: int,
+    ttft: float,
+    *,
+    server: Server | None = None,
+    watch: Watch | None = None,
+    prompt: float = 200,
+    hit: float = 0.5,
+    queued: float = 0.5,
+    itl: float = 0.02,
+) -> Watch:
+    """A server that is an hour old at least, and finishes a request every second."""
+    watch, server = watch or Watch(), server or Server(usage=0.2, running=3)
+    for _ in range(seconds):
+        server.finish(1, prompt=prompt, ttft=ttft, hit=hit, queued=queued, itl=itl)
+        watch.see(server, pace=next_pace(watch.state, watch.now + 1))
+    return watch
+
+
+# -- late, and no queue -------------------------------------------------------------------------------------------
+
+
+def served_well_before(seconds: int = 60, ttft: float = 0.05) -> tuple[Watch, Server]:
+    server = Server(usage=0.2, running=3)
+    return late(seconds, ttft, server=server), server
+
+
+@told(HITS, "ttft_high", Stage.FIRING)
+def first_tokens_take_over_two_seconds() -> Watch:
+    watch, server = served_well_before()
+    return late(90, 2.5, server=server, watch=watch)
+
+
+@told(HITS, "ttft_high", Stage.FIRING)
+def three_times_what_is_usual() -> Watch:
+    watch, server = served_well_before(1500, 0.1)
+    return late(300, 0.9, server=server, watch=watch)
+
+
+@told(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
+def nearly_two_seconds() -> Watch:
+    watch, server = served_well_before()
+    return late(200, 1.0, server=server, watch=watch)
+
+
+@told(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
+def three_times_what_is_usual_and_still_soon() -> Watch:
+    watch, server = served_well_before(1500, 0.01)
+    return late(300, 0.1, server=server, watch=watch)
+
+
+@told(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
+def every_step_is_slow() -> Watch:
+    watch, server = served_well_before()
+    return late(200, 2.5, server=server, watch=watch, itl=0.5)
+
+
+@told(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
+def a_queue_that_is_over() -> Watch:
+    watch, server = served_well_before()
+    for i in range(25):
+        hungry(server, 0.99, 10, 20)
+        server.generation_tokens += 50
+        if i % 2:
+            server.finish(3, ttft=9)
+        watch.see(server)
+    hungry(server, 0.2, 3, 0)
+    return late(200, 0.05, server=server, watch=watch)
+
+
+recorded(
+    NEAR_MISSES,
+    "ttft_high",
+    "0.32.0--b-healthy",
+    "0.13.0--b-healthy",
+    "0.11.2--e-shared-prefix",
+    "0.32.0--p-engine-stalled",
+)
+
+
+@told(MISSING, "ttft_high", Stage.UNKNOWN)
+def first_tokens_are_not_timed() -> Watch:
+    return late(120, 2.5, server=Server(running=3, without=frozenset({"time_to_first_token_seconds"})))
+
+
+# -- a cold start -------------------------------------------------------------------------------------------------
+
+
+def started(first: float, then: float, *, age: float = 60, requests: int = 3) -> Watch:
+    """A server of some age serves its first requests, and then others."""
+    watch = Watch()
+    server = Server(started=WALL + watch.now - age)
+    watch.see(server)
+    for _ in range(20):
+        watch.see(server)
+    server.finish(requests, ttft=first)
+    return late(60, then, server=server, watch=watch)
+
+
+recorded(
+    HITS,
+    "cold_start",
+    "0.13.0--b-healthy",
+    "0.11.2--b-healthy",
+    "0.11.2--e-shared-prefix",
+    "0.13.0--e-shared-prefix",
+)
+
+
+@told(HITS, "cold_start", Stage.FIRING)
+def the_first_request_compiles() -> Watch:
+    return started(89, 0.2, requests=1)
+
+
+@told(HITS, "cold_start", Stage.FIRING)
+def the_first_request_of_a_server_that_nobody_asked_for_an_hour() -> Watch:
+    return started(20, 0.2, requests=1, age=3600)
+
+
+@told(NEAR_MISSES, "cold_start", Stage.INACTIVE)
+def the_first_is_slow_and_so_are_the_others() -> Watch:
+    return started(9, 4)
+
+
+@told(NEAR_MISSES, "cold_start", Stage.INACTIVE)
+def the_first_are_fast_and_others_slow() -> Watch:
+    return started(0.1, 4, requests=10)
+
+
+@told(NEAR_MISSES, "cold_start", Stage.INACTIVE)
+def a_slow_one_of_an_old_server() -> Watch:
+    watch, server = served_well_before()
+    server.finish(5, ttft=30)
+    return late(60, 0.1, server=server, watch=watch)
+
+
+recorded(
+    NEAR_MISSES, "cold_start", "0.32.0--b-healthy", "0.32.0--p-engine-stalled", "0.32.0--c-kv-saturation"
+)
+
+
+@told(MISSING, "cold_start", Stage.UNKNOWN)
+def nothing_says_when_it_started() -> Watch:
+    watch, server = Watch(), Server(started=None, running=1)
+    watch.see(server)
+    server.finish(30, ttft=9)
+    return late(90, 0.1, server=server, watch=watch)
+
+
+# -- long prompts, computed whole ---------------------------------------------------------------------------------
+
+
+recorded(HITS, "shared_prefix_slow", "0.32.0--f-varying-head")
+
+
+@told(HITS, "shared_prefix_slow", Stage.FIRING)
+def prefill_of_long_prompts_that_share_nothing() -> Watch:
+    return late(120, 2.6, prompt=4000, hit=0.1, queued=0.2)
+
+
+@told(HITS, "shared_prefix_slow", Stage.FIRING)
+def prefill_of_long_prompts_with_caching_off() -> Watch:
+    server = Server(usage=0.2, running=3)
+    server.config["enable_prefix_caching"] = "False"
+    return late(120, 2.6, server=server, prompt=4000, hit=0, queued=0.2)
+
+
+@told(NEAR_MISSES, "shared_prefix_slow", Stage.INACTIVE)
+def most_of_it_is_the_queue() -> Watch:
+    return late(120, 2.6, prompt=4000, hit=0.1, queued=0.6)
+
+
+@told(NEAR_MISSES, "shared_prefix_slow", Stage.INACTIVE)
+def a_fifth_is_found() -> Watch:
+    return late(120, 2.6, prompt=4000, hit=0.2, queued=0.2)
+
+
+@told(NEAR_MISSES, "shared_prefix_slow", Stage.INACTIVE)
+def prompts_are_short() -> Watch:
+    return late(120, 2.6, prompt=90, hit=0.1, queued=0.2)
+
+
+recorded(NEAR_MISSES, "shared_prefix_slow", "0.32.0--e-shared-prefix", "0.32.0--b-healthy")
+
+
+@told(MISSING, "shared_prefix_slow", Stage.UNKNOWN)
+def prefill_is_not_timed() -> Watch:
+    lacking = Server(running=3, without=frozenset({"request_prefill_time_seconds"}))
+    return late(120, 2.6, server=lacking, prompt=4000, hit=0.1)
