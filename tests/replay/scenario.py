@@ -38,7 +38,8 @@ Phases
     flows   `done`, `abort`, `error`, `first` (tokens; as `done`), `preempt`, `reject`, `prompt` (as the lengths of
             those that got their first token), `out` (as the lengths of those done), `queried` (as prompt),
             `steps` (20/s while anything flows): a rate (`/s`, `/m`, `/h`) or a total that is spread over the phase
-    shape   `lens=prompt/output` in tokens, seconds of a request, `hit` the share of queried tokens found
+    shape   `lens=prompt/output` in tokens (200/50), `ttft` (0.05 s, or `queue` and `prefill`) and `itl` (0.02 s) of
+            a request, `hit` the share of queried tokens found (50%)
     marks   `down` (or `down=timeout`), `gap` (nobody polls), `restart`, `asleep`, `reset=<counter>`,
             `adapters=running/waiting` of LoRA
 

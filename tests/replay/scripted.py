@@ -69,7 +69,7 @@ _SHAPE: Mapping[str, Value] = {
     "prompt": constant(200),
     "output": constant(50),
     "itl": constant(0.02),
-    "hit": constant(0.0),
+    "hit": constant(0.5),
 }
 _TTFT_S = 0.05
 _STEPS_PER_S = 20.0

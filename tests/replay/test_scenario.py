@@ -1,5 +1,7 @@
 """The notation of scripted scenarios: what a text means, what the server shows then, and what is refused."""
 
+from textwrap import dedent
+
 import pytest
 
 from kvwatch.core.normalise import Interpreter, Page
@@ -9,6 +11,7 @@ from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.vllm import Vocabulary
 from tests.core.pages import CAPTURES, MODEL, polls
 from tests.core.watch import Watch
+from tests.replay import scenario as notation
 from tests.replay.scenario import Scenario, ScenarioError, parsed
 from tests.replay.scripted import Server, play
 
@@ -378,3 +381,13 @@ def test_comments_and_indented_lines() -> None:
     assert scenario.title == "A pool, and"
     assert set(scenario.of("0")[0].flows) == {"out"}
     assert scenario.end == 90
+
+
+def test_the_example_of_the_documentation_is_a_scenario() -> None:
+    """What the notation's own text shows can be read, and does what its header says."""
+    text = dedent((notation.__doc__ or "").partition("::\n\n")[2].partition("\nHeader\n")[0])
+    example = parsed(text)
+    watch = play(example)
+    assert [must.symptom for must in example.fires] == ["kv_exhausted"]
+    assert watch.fired("kv_exhausted")
+    assert not watch.fired("kv_thrashing")
