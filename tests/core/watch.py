@@ -1,7 +1,9 @@
 """Drives `advance` as a poller does, with time that a test says."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 
+from kvwatch.core.findings import Finding, findings
 from kvwatch.core.lifecycle import Stage
 from kvwatch.core.outcome import Facts, Failure, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance, next_pace
@@ -15,13 +17,17 @@ WALL = 1_800_000_000.0
 
 @dataclass
 class Watch:
-    """One watched target; `now` moves with every outcome."""
+    """One watched target; `now` moves with every outcome.
+
+    What fires changes only with a transition; `turns` are what was found at each moment that had one.
+    """
 
     policy: Policy = field(default_factory=Policy)
     now: float = 1000.0
     interval: float = 1.0
     state: State = field(init=False)
     transitions: list[Transition] = field(default_factory=list)
+    turns: list[tuple[float, tuple[Finding, ...]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.state = initial("t", self.policy)
@@ -31,6 +37,8 @@ class Watch:
         self.now += self.interval if after is None else after
         self.state, changes = advance(self.state, outcome, self.now)
         self.transitions += changes
+        if changes:
+            self.turns.append((self.now, findings(self.state)))
         return self.state
 
     def see(
@@ -70,7 +78,31 @@ class Watch:
 
     def fired(self, symptom: str) -> bool:
         """Whether it ever fired."""
-        return any(t.symptom == symptom and t.after is Stage.FIRING for t in self.transitions)
+        return self.first_fired(symptom) is not None
+
+    def first_fired(self, symptom: str) -> float | None:
+        """When it first fired, by the clock of `now`."""
+        fired = (t.t for t in self.transitions if t.symptom == symptom and t.after is Stage.FIRING)
+        return next(fired, None)
+
+    def all_fired(self) -> dict[str, float]:
+        """Everything that ever fired, and when first."""
+        names = [t.symptom for t in self.transitions if t.after is Stage.FIRING]
+        return {name: at for name in dict.fromkeys(names) if (at := self.first_fired(name)) is not None}
+
+    def found(self, at: float | None = None) -> tuple[Finding, ...]:
+        """What fires now; or what fired at a moment, with the evidence of the last change before it."""
+        if at is None:
+            return findings(self.state)
+        return next((found for t, found in reversed(self.turns) if t <= at), ())
+
+    def regimes(self) -> Counter[Regime]:
+        """Seconds in each regime, of all engines together."""
+        seconds: Counter[Regime] = Counter()
+        for engine in self.state.engines.values():
+            for regime, spent in engine.regime_seconds.items():
+                seconds[regime] += spent  # type: ignore[assignment]  # Counter[T] counts; seconds are fractions
+        return seconds
 
 
 def replayed(name: str, policy: Policy | None = None) -> Watch:
