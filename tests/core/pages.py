@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -60,17 +61,31 @@ class Counted:
 
     bounds: tuple[float, ...]
     seen: list[float] = field(default_factory=list)
+    _counted: list[float] = field(default_factory=list)
+    _sum: float = 0.0
+    _upto: int = 0
+
+    def _count(self) -> None:
+        """Counts what was seen since it was last asked."""
+        if not self._counted or len(self.seen) < self._upto:
+            self._counted, self._sum, self._upto = [0] * len(self.bounds), 0.0, 0
+        for value in self.seen[self._upto :]:
+            self._sum += value
+            for i in range(bisect_left(self.bounds, value), len(self.bounds)):
+                self._counted[i] += 1
+        self._upto = len(self.seen)
 
     def lines(self, name: str, labels: Mapping[str, str]) -> list[str]:
+        self._count()
         found = [
-            f"{name}_bucket{labelled({**labels, 'le': str(bound)})} {sum(v <= bound for v in self.seen)}.0"
-            for bound in self.bounds
+            f"{name}_bucket{labelled({**labels, 'le': str(bound)})} {float(count)}"
+            for bound, count in zip(self.bounds, self._counted, strict=True)
         ]
         return [
             *found,
             f"{name}_bucket{labelled({**labels, 'le': '+Inf'})} {len(self.seen)}.0",
             f"{name}_count{labelled(labels)} {len(self.seen)}.0",
-            f"{name}_sum{labelled(labels)} {float(sum(self.seen))}",
+            f"{name}_sum{labelled(labels)} {float(self._sum)}",
         ]
 
 

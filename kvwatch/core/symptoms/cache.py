@@ -57,9 +57,21 @@ def _seconds_to_full(rows: list[Sample], view: EngineView) -> float | None:
     if not all(thirds):
         return None
     first, second, third = (sum(part) / len(part) for part in thirds)
-    if not first < second < third:
+    if min(second - first, third - second) <= _STEADY * (third - first):
         return None
-    slope = (third - first) / (span * 2 / 3)
+    # The newest third must rise as well, and it is the slower rise that counts.
+    middle = usable[-1][0] - span / 6
+    early, late = (
+        [u for t, u in usable if middle - span / 6 <= t < middle],
+        [u for t, u in usable if t >= middle],
+    )
+    if not early or not late:
+        return None
+    slope = min(
+        (third - first) / (span * 2 / 3), (sum(late) / len(late) - sum(early) / len(early)) / (span / 6)
+    )
+    if slope <= 0:
+        return None
     left = (1.0 - newest.usage) / slope
     return left if left <= view.limits["kv_near_full.course_within"] else None
 
@@ -155,6 +167,8 @@ def _kv_thrashing(view: EngineView) -> Judgement:
     return judged((storm or _starved(view, recomputed)) and pressed, evidence)
 
 
+#: Of a rise over three thirds each of the two steps between them has at least this share; a sudden one has not.
+_STEADY = 0.25
 #: Prompt tokens per generated one from which an engine does little but prefill.
 _PROMPTS_DOMINATE = 20
 

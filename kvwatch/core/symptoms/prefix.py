@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kvwatch.core.derive import FIVE_MINUTES
 from kvwatch.core.percentiles import labelled
 from kvwatch.core.symptoms.actions import ENABLE_PREFIX_CACHING, FP8, LENGTH, MORE_KV, OFFLOAD
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom, Verdict
 from kvwatch.core.symptoms.tools import clear, judged, lacks, long_past, unknown
 from kvwatch.core.thresholds import Threshold
-from kvwatch.core.window import increase
+from kvwatch.core.window import Minute, Sample, increase
 
 #: Prefixes are found in whole units of so many tokens; from here on that is more than many have in common.
 COARSE_UNIT = 256.0
 
 
-def _mean_prompt(view: EngineView, window: float) -> tuple[float | None, float]:
+def _mean_prompt(rows: Sequence[Sample | Minute]) -> tuple[float | None, float]:
     """Mean prompt length in tokens and the number of requests it is of."""
-    rows = view.samples(window)
     count = increase(rows, "request_prompt_tokens") or 0.0
     total = increase(rows, "request_prompt_tokens/sum")
     return (total / count if total is not None and count else None), count
@@ -33,7 +34,7 @@ def _prefix_cache_ineffective(view: EngineView) -> Judgement:
     queried = increase(rows, "prefix_cache_queried_tokens_total") or 0.0
     limits = view.limits
     unit = view.snapshot.config.prefix_unit
-    mean, requests = _mean_prompt(view, FIVE_MINUTES)
+    mean, requests = _mean_prompt(rows)
     ratio = view.derived.get("prefix_cache_hit_ratio")
     evidence = {
         "prefix_cache_hit_ratio": ratio,
@@ -87,7 +88,9 @@ def _prefix_cache_thrash(view: EngineView) -> Judgement:
     usual = hits / queried if queried >= limits["prefix_cache_thrash.queried_tokens"] else None
     recent = increase(view.samples(FIVE_MINUTES), names[0]) or 0.0
     ratio = view.derived.get("prefix_cache_hit_ratio")
-    mean, _ = _mean_prompt(view, FIVE_MINUTES)
+    mean, _ = _mean_prompt(view.samples(FIVE_MINUTES))
+    usual_mean, _ = _mean_prompt(before)
+    alike = not mean or not usual_mean or mean <= limits["prefix_cache_thrash.longer"] * usual_mean
     capacity = view.derived.get("kv_cache_capacity_tokens")
     fit = capacity / mean if capacity is not None and mean else None
     sessions = max(
@@ -100,6 +103,8 @@ def _prefix_cache_thrash(view: EngineView) -> Judgement:
         "usual_hit_ratio": usual,
         "queried_tokens": recent,
         "window_seconds": FIVE_MINUTES,
+        "mean_prompt_tokens": mean,
+        "usual_mean_prompt_tokens": usual_mean,
         "prompts_that_fit": fit,
         "sessions_at_once": sessions,
         "cache_pressure_occupancy_ratio": occupancy,
@@ -115,7 +120,7 @@ def _prefix_cache_thrash(view: EngineView) -> Judgement:
         usual >= limits["prefix_cache_thrash.usual"] and usual - ratio >= limits["prefix_cache_thrash.fall"]
     )
     full = occupancy is not None and occupancy >= limits["prefix_cache_thrash.occupancy"]
-    return judged(fell and (full or (fit is not None and fit < sessions)), evidence)
+    return judged(fell and alike and (full or (fit is not None and fit < sessions)), evidence)
 
 
 ROWS: tuple[Symptom, ...] = (
@@ -160,6 +165,15 @@ ROWS: tuple[Symptom, ...] = (
                 10_000,
                 "tokens",
                 "Looked up in 5 min, and before, at least.",
+            ),
+            Threshold(
+                "prefix_cache_thrash.longer",
+                1.5,
+                "ratio",
+                "Mean prompt, in those of the hour before, at most: longer ones are another load, which has not been"
+                " cached yet.",
+                low=1,
+                high=1000,
             ),
             Threshold(
                 "prefix_cache_thrash.occupancy",

@@ -159,9 +159,6 @@ def nothing_says_when_it_started() -> Watch:
 # -- long prompts, computed whole ---------------------------------------------------------------------------------
 
 
-recorded(HITS, "shared_prefix_slow", "0.32.0--f-varying-head")
-
-
 @told(HITS, "shared_prefix_slow", Stage.FIRING)
 def prefill_of_long_prompts_that_share_nothing() -> Watch:
     return late(120, 2.6, prompt=4000, hit=0.1, queued=0.2)
