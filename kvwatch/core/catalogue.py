@@ -597,7 +597,8 @@ METRICS: tuple[Metric, ...] = (
         "gpu_readings_total",
         _C,
         Group.GPU,
-        "Readings of the GPUs by outcome, ok or failed; none where there is nothing to read.",
+        "Readings of the GPUs that came with scrapes of the target, by outcome, ok or failed; none where there is"
+        " nothing to read.",
         (*TARGET, "outcome"),
         _gpu_readings,
     ),

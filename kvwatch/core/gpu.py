@@ -47,7 +47,7 @@ class Gpu:
     def activity(self) -> Activity | None:
         """How active it is; None if nothing that was read tells.
 
-        DRAM activity alone is no activity: the processors may do more.
+        SM activity alone will do: a processor that waits for memory has work. DRAM activity alone will not.
         """
         if self.sm_active is not None:
             return Activity(max(self.sm_active, self.dram_active or 0.0), upper_bound=False)
@@ -101,7 +101,7 @@ def distinct(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
 
     A divided GPU stands as its parts, so that nothing counts twice.
     """
-    found = list(gpus)[:MOST_GPUS]
+    found = list(gpus)
     divided = {(gpu.uuid, gpu.label.partition("/")[0]) for gpu in found if "/" in gpu.label}
     whole = [gpu for gpu in found if (gpu.uuid, gpu.label) not in divided]
     labels = [gpu.label for gpu in whole]
@@ -122,11 +122,11 @@ def _natural(label: str) -> tuple[tuple[int, str], ...]:
 
 
 class GpuSample(NamedTuple):
-    """How active each GPU of the target was at a time; None if any could not be told."""
+    """How active the GPUs of the target were at a time, those of which it could be told."""
 
     t: float
     spacing_s: float
-    activities: Mapping[str, Activity] | None
+    activities: Mapping[str, Activity]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,6 @@ class GpuWindow:
         at = max(now - max(reading.age_s, 0.0), self.at or float("-inf"))
         spacing = max(reading.interval_s, interval_s)
         activities = {gpu.label: activity for gpu in gpus if (activity := gpu.activity) is not None}
-        sample = GpuSample(at, spacing, activities if activities and len(activities) == len(gpus) else None)
         return GpuWindow(
             reading=replace(reading, gpus=gpus),
             at=at,
@@ -197,7 +196,7 @@ class GpuWindow:
             absent=absent,
             seen=tuple(gpu.label for gpu in reading.gpus),
             outcomes=outcomes,
-            samples=self.samples.append(sample, keep_s),
+            samples=self.samples.append(GpuSample(at, spacing, activities), keep_s),
         )
 
     def age_s(self, now: float) -> float | None:
@@ -242,11 +241,10 @@ class GpuWindow:
         totals = {gpu.label: 0.0 for gpu in self.reading.gpus}
         covered, bound = 0.0, False
         for sample, seconds in _held(self.samples.since(start), start):
-            activities = sample.activities
-            if activities is None or activities.keys() != totals.keys():
-                continue
+            if sample.activities.keys() != totals.keys():
+                continue  # of some it could not be told, or these are others
             covered += seconds
-            for label, activity in activities.items():
+            for label, activity in sample.activities.items():
                 totals[label] += seconds * activity.value
                 bound |= activity.upper_bound
         if covered < _ENOUGH_OF_A_WINDOW * window_s or not covered:

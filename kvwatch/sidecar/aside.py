@@ -42,7 +42,7 @@ class Aside:
                 raise Hangs(f"no answer within {within_s:g} s")
             return waiting.result()
         finally:
-            waiting.cancel()  # so that an answer after the end of the loop concerns nobody
+            waiting.cancel()  # an answer that comes later concerns nobody
 
     def _run(self, ask: Callable[[], _T], future: Future[_T]) -> None:
         done: Callable[[], None]

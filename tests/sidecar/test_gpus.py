@@ -7,6 +7,7 @@ it says with GPUs is played by `Driver`, which answers as its documentation has 
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import io
 import json
@@ -24,6 +25,7 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
 from kvwatch.core.gpu import NO_DATA, OFF, Gpu, GpuReading
 from kvwatch.core.state import State, initial
@@ -43,6 +45,7 @@ KUBERNETES = (Path(__file__).parents[1] / "data" / "dcgm" / "kubernetes.prom").r
 HEALTHY = "0.32.0--b-healthy.jsonl.gz"
 NOBODY = "http://127.0.0.1:1/metrics"
 GIB = 1 << 30
+TOKEN = "a-token-nobody-may-see"  # noqa: S105
 T = TypeVar("T")
 
 
@@ -270,6 +273,9 @@ def test_a_divided_gpu_stands_as_its_parts() -> None:
     assert first == Gpu("0/9", "MIG-x", "NVIDIA A100 MIG 3g.20gb", None, None, None, 1.0 * GIB, 19.0 * GIB)
     assert whole.label == "0/2", "a part without a number of its own has that of its place"
     assert second.label == "1"
+    driver.answers["mig", "0"] = 0
+    assert [gpu.label for gpu in driven(driver).gpus] == ["0", "1"], "it is not divided"
+    driver.answers["mig", "0"] = 1
     del driver.answers["parts", "0"]
     assert [gpu.label for gpu in driven(driver).gpus] == ["0", "1"], "divided, but into nothing"
 
@@ -375,10 +381,8 @@ def test_answers_and_errors_of_a_call_come_back() -> None:
     assert asyncio.run(run()) == 3
 
 
-def test_an_answer_after_the_end_of_the_loop_breaks_nothing() -> None:
+def test_an_answer_after_the_end_of_the_loop_breaks_nothing(caplog: pytest.LogCaptureFixture) -> None:
     held, came = threading.Event(), threading.Event()
-    errors: list[object] = []
-    before, threading.excepthook = threading.excepthook, errors.append
 
     def late() -> int:
         held.wait(30)
@@ -395,14 +399,32 @@ def test_an_answer_after_the_end_of_the_loop_breaks_nothing() -> None:
         with pytest.raises(Hangs):
             await aside.call(late, 30)
 
-    try:
-        asyncio.run(cancelled())
+    asyncio.run(cancelled())
+    held.set()
+    assert came.wait(30)
+    asyncio.run(eventually_free(aside))
+    assert caplog.records == []
+
+
+def test_an_error_that_comes_too_late_is_nobodys() -> None:
+    held = threading.Event()
+    complaints: list[dict[str, Any]] = []
+
+    def fails_late() -> None:
+        held.wait(30)
+        raise RuntimeError("boom")
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        aside = Aside("x")
+        with pytest.raises(Hangs):
+            await aside.call(fails_late, 0.01)
         held.set()
-        assert came.wait(30)
-        asyncio.run(eventually_free(aside))
-    finally:
-        threading.excepthook = before
-    assert errors == []
+        await eventually_free(aside)
+        gc.collect()
+
+    asyncio.run(run())
+    assert complaints == []
 
 
 async def eventually_free(aside: Aside) -> None:
@@ -524,15 +546,17 @@ def test_it_reads_at_the_interval_and_closes_the_source(logged: io.StringIO) -> 
 
 
 def test_it_backs_off_while_it_fails_and_says_so_once(logged: io.StringIO) -> None:
-    source = Played([GOOD, *[BAD] * 8, GOOD])
+    source = Played([GOOD, *[BAD] * 8, GOOD, BAD, GOOD])
     reader, clock = read_for(600.0, source)
     assert clock.slept[1] == 5.0
     assert clock.slept[2] > 5.0
     assert max(clock.slept) <= 60.0
     assert max(clock.slept) > 40.0
-    assert clock.slept[-2] == 5.0, "and is at its pace again afterwards"
+    assert clock.slept[9:12] == [5.0] * 3, "it is at its pace again afterwards, and patient anew"
     assert reader.newest[1] == GOOD
     assert [line["message"] for line in lines(logged)] == [
+        "GPUs are read",
+        "GPUs can't be read",
         "GPUs are read",
         "GPUs can't be read",
         "GPUs are read",
@@ -648,7 +672,7 @@ def test_a_poller_gives_readings_to_the_judgement(logged: io.StringIO) -> None:
     async def run(handler: Handler) -> State:
         clock = TurnedClock(until=10.0)
         async with serving(handler) as server:
-            target = TargetSettings(name="vllm", url=server.url, gpus=["0", "5"])
+            target = TargetSettings(name="vllm", url=server.url, gpus=["0", "5"], token=SecretStr(TOKEN))
             settings = Settings(targets=[target])
             store = Store([initial("vllm", settings.policy(target))])
             async with client_for(target) as client:
@@ -660,11 +684,17 @@ def test_a_poller_gives_readings_to_the_judgement(logged: io.StringIO) -> None:
                 await asyncio.gather(task, return_exceptions=True)
             return store.state("vllm")
 
-    for handler, up in ((VllmLike(pages(HEALTHY)), True), (always(b"", "500 Oh"), False)):
+    broken = pages(HEALTHY)[0] + b"vllm:num_requests_running{engine=" + TOKEN.encode() + b"\n"
+    for handler, up in (
+        (VllmLike(pages(HEALTHY)), True),
+        (always(b"", "500 Oh"), False),
+        (always(broken), False),
+    ):
         logged.truncate(0)
         logged.seek(0)
         state = asyncio.run(run(handler))
         assert state.up is up
+        assert TOKEN not in str(state.error)
         assert [gpu.label for gpu in state.gpu.now(state.now or 0.0)] == ["0"]
         assert state.gpu.outcomes == {"ok": 1, "failed": 0}, "one reading counts once"
         told = [line for line in lines(logged) if line["message"] == "a GPU of the settings is not there"]
