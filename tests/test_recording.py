@@ -8,6 +8,7 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwatch.core.accounting import gap_s
+from kvwatch.core.gpu import Gpu, GpuReading
 from kvwatch.core.outcome import Failure, Scrape, ScrapeError
 from kvwatch.recording import (
     Record,
@@ -185,6 +187,66 @@ def test_outcomes_are_those_of_live_scrapes() -> None:
     busy = outcome(Record(1, 503, b"no"), interval_s=2)
     assert isinstance(busy, ScrapeError)
     assert busy.kind is Failure.HTTP_STATUS
+
+
+GPUS = GpuReading(
+    (
+        Gpu("0", "GPU-a", "NVIDIA H100", 0.25, 0.5, 1.0, 2.0**36, 2.0**30, ("serving/chat-0/vllm",)),
+        Gpu("1/7", "GPU-b", sm_active=0.0),
+    ),
+    "dcgm",
+    interval_s=10.0,
+)
+
+
+def test_readings_of_gpus_are_kept_beside_pages_and_failures(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl.gz"
+    wanted = [
+        Record(1.5, 200, PAGE, gpu=GPUS),
+        Record(2.5, 0, error="refused", gpu=GPUS),
+        Record(3.5, 200, PAGE),
+    ]
+    with Writer(path) as writer:
+        for record in wanted:
+            writer.write(record)
+        writer.write(Record(4.5, 503, gpu=GpuReading(source="dcgm", reason="it is down")))
+    *found, failed = records(path)
+    assert found == wanted
+    assert failed.gpu is None
+    assert [outcome(record, interval_s=1).gpu for record in found] == [GPUS, GPUS, None]
+    assert outcome(replace(failed, gpu=GPUS), interval_s=1).gpu == GPUS
+    (first, *_) = (json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines())
+    assert first["gpu"][1] == {"gpu": "1/7", "source": "dcgm", "uuid": "GPU-b", "sm_active": 0.0}
+    assert first["gpu_interval"] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "found"),
+    [
+        (3, None),
+        ([], None),
+        ([None, 1, {"uuid": "x"}], None),
+        (
+            [{"gpu": "0", "sm_active": 1.5, "dram_active": "high", "utilization": True, "name": 4}],
+            (Gpu("0"),),
+        ),
+        (
+            [{"gpu": "0", "owners": "me"}, {"gpu": "1", "utilization": 1}],
+            (Gpu("0"), Gpu("1", utilization=1.0)),
+        ),
+        ([{"gpu": "0", "sm_active": float("nan"), "memory_used_bytes": -1}], (Gpu("0"),)),
+        ([{"gpu": "0", "memory_used_bytes": 10**400}], (Gpu("0"),)),
+    ],
+)
+def test_of_readings_that_are_damaged_what_can_be_read_is(
+    tmp_path: Path, gpu: object, found: tuple[Gpu, ...] | None
+) -> None:
+    path = tmp_path / "r"
+    path.write_text(json.dumps({"t": 1, "status": 200, "body": "x 1\n", "gpu": gpu, "gpu_interval": "often"}))
+    (record,) = records(path)
+    assert (record.gpu and record.gpu.gpus) == found
+    if record.gpu:
+        assert (record.gpu.source, record.gpu.interval_s) == ("recording", 5.0)
 
 
 def test_the_spacing_is_the_median() -> None:

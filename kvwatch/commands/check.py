@@ -108,6 +108,7 @@ def _print(watch: Watch, target: TargetSettings, found: Conclusion) -> None:
         say(f"\n{text.engine(engine.key)}, now {engine.regime}")
         for name, value in _numbers(report.engine(engine)):
             say(f"  {name:<24} {value}")
+    _print_gpus(watch)
     for one in watch.findings():
         say(f"\n{text.finding(one)}")
     pending = watch.pending()
@@ -123,6 +124,21 @@ def _print(watch: Watch, target: TargetSettings, found: Conclusion) -> None:
             say(f"  {text.engine(limited.key)}: {limited.text}")
     _print_unknown(watch)
     say(f"\n{_TITLES[found.word]}: {found.why}")
+
+
+def _print_gpus(watch: Watch) -> None:
+    """Each GPU in a line; nothing where none is read."""
+    gpus = report.gpus(watch.state)["gpus"]
+    if gpus:
+        say("")
+    for gpu in gpus:
+        parts = (
+            ("SMs active", gpu["sm_active_ratio"]),
+            ("memory active", gpu["dram_active_ratio"]),
+            ("utilisation", gpu["utilization_ratio"]),
+        )
+        known = ", ".join(f"{name} {value:.0%}" for name, value in parts if value is not None)
+        say(f"GPU {gpu['gpu']:<22} {known or 'nothing of its activity is read'}")
 
 
 def _print_unknown(watch: Watch) -> None:

@@ -106,6 +106,7 @@ async def _demo(args: argparse.Namespace, say: _Sayer) -> int:
             host="127.0.0.1",
             port=port,
             log_level="error",
+            gpu="off",  # the recorded server had none, and this machine's are no part of it
         )
         teller: list[asyncio.Task[None]] = []
 

@@ -16,8 +16,8 @@ from kvwatch.core.outcome import Outcome, Pace
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load
 from kvwatch.settings.target import overridden, parse_target, same_server
 
-_TARGET_FLAGS = ("token_file", "ca_file", "insecure_tls", "max_num_seqs")
-_SETTINGS = ("config", "interval_s", "timeout_s", "max_body_bytes")
+_TARGET_FLAGS = ("token_file", "ca_file", "insecure_tls", "max_num_seqs", "gpus")
+_SETTINGS = ("config", "interval_s", "timeout_s", "max_body_bytes", "gpu", "gpu_url", "gpu_interval_s")
 
 
 def add(parser: argparse.ArgumentParser, *more: str) -> None:
@@ -37,7 +37,7 @@ def add(parser: argparse.ArgumentParser, *more: str) -> None:
         elif name == "max_num_seqs":
             parser.add_argument(flag, metavar="REQUESTS", type=options.requests, help=described)
         else:
-            parser.add_argument(flag, metavar="FILE", help=described)
+            parser.add_argument(flag, metavar="GPUS" if name == "gpus" else "FILE", help=described)
     options.add_settings(parser, (*_SETTINGS, *more))
 
 
@@ -112,8 +112,10 @@ async def scrapes(
     seconds: float | None,
     pace: Callable[[float], Pace] = lambda _: Pace.FULL,
 ) -> AsyncIterator[tuple[float, Outcome]]:
-    """Whole pages, an interval apart, with their monotonic time, until the time is over or `stop` is set."""
+    """Whole pages, an interval apart, with their monotonic time and what was read of the GPUs meanwhile, until the
+    time is over or `stop` is set."""
     from kvwatch.sidecar.clock import SystemClock
+    from kvwatch.sidecar.gpus import read_beside
     from kvwatch.sidecar.lookups import Lookups
     from kvwatch.sidecar.scrape import Scraper
     from kvwatch.sidecar.transport import client_for
@@ -124,12 +126,13 @@ async def scrapes(
         client = client_for(target)
     except OSError as error:
         raise SettingsError([f"can't use the certificates in {target.ca_file}: {error}"]) from None
-    async with client:
-        scraper = Scraper(target, settings, client)
+    async with client, read_beside(settings, clock) as gpus:
+        scraper, feed = Scraper(target, settings, client), gpus.feed()
         due = start = clock.now()
         while not stop.is_set():
             found = await scraper.scrape(pace(clock.now()))
-            yield clock.now(), replace(found, interval_s=settings.interval_s)
+            now = clock.now()
+            yield now, replace(found, interval_s=settings.interval_s, gpu=feed.take(now))
             due = max(due + settings.interval_s, clock.now())
             if seconds is not None and due > start + seconds + 1e-3:
                 return

@@ -29,7 +29,12 @@ JUDGEMENT = frozenset(
 )
 #: Several values, one an option or separated by commas.
 _MANY = frozenset({"targets", "spellings", "aliases", "thresholds", "disabled"})
-_PLACEHOLDER = {"aliases": "SIGNAL=NAME", "thresholds": "NAME=VALUE", "targets": "[NAME=]URL"}
+_PLACEHOLDER = {
+    "aliases": "SIGNAL=NAME",
+    "thresholds": "NAME=VALUE",
+    "targets": "[NAME=]URL",
+    "gpu_url": "URL",
+}
 
 
 def add_settings(parser: argparse._ActionsContainer, names: Iterable[str] | None = None) -> None:

@@ -6,9 +6,12 @@ import argparse
 import asyncio
 import re
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 
 from kvwatch.commands import live, options
 from kvwatch.commands.output import complain, print_json, say
+from kvwatch.core.gpu import chosen
 from kvwatch.core.outcome import Failure, Outcome, Scrape, ScrapeError
 from kvwatch.recording import Record, WriteError, Writer
 from kvwatch.settings import Settings, TargetSettings
@@ -92,7 +95,7 @@ async def _record(
         async with live.stopped_by_signals() as stop:
             async for now, outcome in live.scrapes(target, settings, stop, seconds=args.seconds):
                 try:
-                    writer.write(_record_of(outcome))
+                    writer.write(_record_of(outcome, target.gpus))
                 except WriteError as error:
                     return failed, last - first, why, str(error)
                 if isinstance(outcome, ScrapeError):
@@ -104,8 +107,10 @@ async def _record(
     return failed, last - first, why, ""
 
 
-def _record_of(outcome: Outcome) -> Record:
+def _record_of(outcome: Outcome, gpus: Sequence[str]) -> Record:
+    """What is recorded of an outcome; of the GPUs only those that are the server's."""
+    gpu = outcome.gpu and replace(outcome.gpu, gpus=chosen(outcome.gpu.gpus, gpus)[0])
     if isinstance(outcome, Scrape):
-        return Record(outcome.wall, 200, outcome.body, content_type=outcome.content_type)
+        return Record(outcome.wall, 200, outcome.body, content_type=outcome.content_type, gpu=gpu)
     said = _STATUS.search(outcome.detail) if outcome.kind is Failure.HTTP_STATUS else None
-    return Record(outcome.wall, int(said[1]) if said else 0, error=outcome.detail)
+    return Record(outcome.wall, int(said[1]) if said else 0, error=outcome.detail, gpu=gpu)

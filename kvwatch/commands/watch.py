@@ -146,6 +146,7 @@ class Watch:
             "transitions": [report.transition(one, start=self.start or 0.0) for one in self.transitions],
             "symptoms": {row.id: self._symptom(row.id) for row in SYMPTOMS},
             "regimes": self.regimes(),
+            **report.gpus(good),
             "engines": [report.engine(engine, wall_offset=shift) for engine in good.engines.values()],
         }
 

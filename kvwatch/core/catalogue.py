@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvwatch.core.findings import lifecycles
+from kvwatch.core.gpu import Gpu
 from kvwatch.core.lifecycle import Stage
 from kvwatch.core.percentiles import LATENCIES, LENGTHS, QUANTILES, TOTAL_LENGTH, labelled
 from kvwatch.core.regimes import Regime
@@ -37,6 +38,7 @@ class Group(StrEnum):
     SYMPTOM = "Symptoms"
     SIGNAL = "vLLM's signals under one set of names"
     DERIVED = "Derived numbers"
+    GPU = "GPUs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +267,30 @@ def _max_model_len(reading: Reading) -> Iterator[Sample]:
     facts = reading.state.facts
     for model, length in ((facts.max_model_len if facts else None) or {}).items():
         yield (reading.state.target, model), float(length)
+
+
+def _gpu_row(name: str, text: str, value: Callable[[Gpu], float | None]) -> Metric:
+    """A row of one sample per GPU, whether the target is up or not; none of a GPU that is not read at present."""
+
+    def samples(reading: Reading) -> Iterator[Sample]:
+        for gpu in reading.state.gpu.now(reading.now):
+            found = value(gpu)
+            if found is not None:
+                yield (reading.state.target, gpu.label), found
+
+    return Metric(name, _G, Group.GPU, text, (*TARGET, "gpu"), samples)
+
+
+def _gpu_info(reading: Reading) -> Iterator[Sample]:
+    gpus = reading.state.gpu
+    source = gpus.reading.source if gpus.reading else ""
+    for gpu in gpus.now(reading.now):
+        yield (reading.state.target, gpu.label, gpu.uuid, gpu.name, source), 1.0
+
+
+def _gpu_readings(reading: Reading) -> Iterator[Sample]:
+    for outcome, count in reading.state.gpu.outcomes.items():
+        yield (reading.state.target, outcome), float(count)
 
 
 def _age(reading: Reading) -> float | None:
@@ -538,5 +564,42 @@ METRICS: tuple[Metric, ...] = (
     _percentile_row(
         TOTAL_LENGTH,
         "Upper estimate of prompt plus generated tokens within 1 h: the sum of the two percentiles.",
+    ),
+    # -- GPUs -----------------------------------------------------------------------------------------------
+    _gpu_row(
+        "gpu_sm_active_ratio",
+        "Share of the GPU's processors (SMs) that had work, 0-1, averaged over them and over the exporter's interval"
+        " (DCGM).",
+        lambda gpu: gpu.sm_active,
+    ),
+    _gpu_row(
+        "gpu_dram_active_ratio",
+        "Share of time in which the GPU's memory moved data, 0-1 (DCGM).",
+        lambda gpu: gpu.dram_active,
+    ),
+    _gpu_row(
+        "gpu_utilization_ratio",
+        "Share of time in which anything ran on the GPU, 0-1, however little: 1 proves nothing, a low value does.",
+        lambda gpu: gpu.utilization,
+    ),
+    _gpu_row("gpu_memory_used_bytes", "GPU memory in use.", lambda gpu: gpu.memory_used_bytes),
+    _gpu_row("gpu_memory_free_bytes", "GPU memory that is free.", lambda gpu: gpu.memory_free_bytes),
+    Metric(
+        "gpu_info",
+        _G,
+        Group.GPU,
+        "1 for each GPU of the target that is read; UUID, name and source (dcgm, nvml) in the labels. The label gpu"
+        " is its index, with that of the part behind it for a MIG instance (0/7).",
+        (*TARGET, "gpu", "uuid", "name", "source"),
+        _gpu_info,
+    ),
+    Metric(
+        "gpu_readings_total",
+        _C,
+        Group.GPU,
+        "Readings of the GPUs that came with scrapes of the target, by outcome, ok or failed; none where there is"
+        " nothing to read.",
+        (*TARGET, "outcome"),
+        _gpu_readings,
     ),
 )

@@ -26,6 +26,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kvwatch.core.gpu import GpuReading
+
 
 class Failure(StrEnum):
     """Why a scrape gave nothing. Counted by kind, every kind initialised to zero."""
@@ -83,6 +85,8 @@ class Scrape:
     narrowed: bool = False
     content_type: str = ""
     facts: Facts | None = None
+    gpu: GpuReading | None = None
+    """What was read of the GPUs since the outcome before, if anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ class ScrapeError:
     wall: float
     duration_s: float = 0.0
     interval_s: float = 1.0
+    gpu: GpuReading | None = None
 
 
 Outcome = Scrape | ScrapeError

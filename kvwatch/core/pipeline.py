@@ -22,6 +22,7 @@ from kvwatch.core.engine import (
     raw_counters,
 )
 from kvwatch.core.exposition import BadExposition
+from kvwatch.core.gpu import GpuWindow
 from kvwatch.core.judging import counted, judged
 from kvwatch.core.normalise import Page
 from kvwatch.core.outcome import REACHABLE, Outcome, Pace, Scrape, ScrapeError
@@ -60,7 +61,7 @@ def advance(state: State, outcome: Outcome, now: float) -> tuple[State, tuple[Tr
         except BadExposition as bad:
             error = ScrapeError(bad.kind, str(bad), outcome.wall, outcome.duration_s, outcome.interval_s)
     else:
-        error = outcome
+        error = outcome if outcome.gpu is None else replace(outcome, gpu=None)
     before = state
     if page is not None and isinstance(outcome, Scrape):
         state = _answered(state, page, outcome, now)
@@ -74,6 +75,7 @@ def advance(state: State, outcome: Outcome, now: float) -> tuple[State, tuple[Tr
         failing_share=_share(before.failing_share, state.up is False, elapsed),
         last_error=error or before.last_error,
         wall=outcome.wall,
+        gpu=_gpu(state, outcome, now),
         last=LastScrape(
             duration_s=outcome.duration_s,
             interval_s=outcome.interval_s,
@@ -83,6 +85,16 @@ def advance(state: State, outcome: Outcome, now: float) -> tuple[State, tuple[Tr
     )
     state = judged(state, now)
     return counted(before, state, now)
+
+
+def _gpu(state: State, outcome: Outcome, now: float) -> GpuWindow:
+    """What is known of the GPUs, with what the outcome brings of them."""
+    if outcome.gpu is None:
+        return state.gpu
+    policy = state.policy
+    return state.gpu.take(
+        outcome.gpu, now, wanted=policy.gpus, interval_s=outcome.interval_s, keep_s=policy.history_s
+    )
 
 
 def _share(before: float, failing: bool, elapsed: float) -> float:

@@ -21,6 +21,8 @@ class Policy:
     disabled: frozenset[str] = frozenset()
     """Ids of symptoms that are not judged."""
     max_num_seqs: float | None = None
+    gpus: tuple[str, ...] = ()
+    """Which GPUs are the server's (`kvwatch.core.gpu`); none named: all that are read."""
     full_interval_s: float = 15.0
     """How often buckets and information families are read."""
     min_observations: float = 20.0

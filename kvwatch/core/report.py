@@ -169,6 +169,30 @@ def event(found: Event) -> dict[str, Any]:
     return identity(found.key) | {"at": found.wall, "event": found.kind, "detail": dict(found.detail)}
 
 
+def gpus(state: State, now: float | None = None) -> dict[str, Any]:
+    """The GPUs of a target at `now` (monotonic; else at the newest outcome), or why none is known."""
+    now = (state.now or 0.0) if now is None else now
+    window = state.gpu
+    source = window.reading.source if window.reading else ""
+    return {
+        "gpus": [
+            {
+                "gpu": one.label,
+                "uuid": one.uuid,
+                "name": one.name,
+                "source": source,
+                "sm_active_ratio": one.sm_active,
+                "dram_active_ratio": one.dram_active,
+                "utilization_ratio": one.utilization,
+                "memory_used_bytes": one.memory_used_bytes,
+                "memory_free_bytes": one.memory_free_bytes,
+            }
+            for one in window.now(now)
+        ],
+        "gpus_missing": window.why_none(now) or None,
+    }
+
+
 def target(state: State, now: float | None = None) -> dict[str, Any]:
     """A target whole, at `now` (monotonic; else at the newest outcome). Only numbers of now are told."""
     error, shift = state.error, offset(state)
@@ -180,6 +204,7 @@ def target(state: State, now: float | None = None) -> dict[str, Any]:
         "restarts": state.restarts,
         "unknown_families": list(state.unknown_families),
         "server": signals(state.server) if state.server and state.up else {},
+        **gpus(state, now),
         "engines": [
             engine(one, unseen_s=unseen(state, one, now), wall_offset=shift) for one in state.engines.values()
         ],

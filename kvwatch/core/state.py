@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvwatch.core.derived import Derived
+from kvwatch.core.gpu import GpuWindow
 from kvwatch.core.lifecycle import Lifecycle, Stage
 from kvwatch.core.normalise import Interpreter
 from kvwatch.core.outcome import Facts, Failure, ScrapeError
@@ -131,6 +132,7 @@ class State:
     exposed: tuple[str, ...] = ()
     configured: bool = False
     facts: Facts | None = None
+    gpu: GpuWindow = field(default_factory=GpuWindow)
     restart: Restart | None = None
     restarts: int = 0
     switched_at: float | None = None

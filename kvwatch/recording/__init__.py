@@ -1,7 +1,8 @@
 """Recordings of raw scrapes: gzipped JSON lines, one a scrape.
 
 ``{"t": unix seconds, "status": 200, "body": "…", "content_type": "…"}``, or with ``"status": 0`` and ``"error"``
-where the server could not be reached.
+where the server could not be reached. Either may have ``"gpu"``, one object for each of the server's GPUs, where
+these were read since the line before, and ``"gpu_interval"``, the spacing of such readings in seconds.
 """
 
 from kvwatch.recording.outcomes import failure_of, outcome

@@ -26,13 +26,18 @@ def outcome(record: Record, *, interval_s: float, pace: Pace = Pace.FULL) -> Out
     """A record as what a scrape came to."""
     if record.status == 200:
         return Scrape(
-            record.body, record.t, interval_s=interval_s, pace=pace, content_type=record.content_type
+            record.body,
+            record.t,
+            interval_s=interval_s,
+            pace=pace,
+            content_type=record.content_type,
+            gpu=record.gpu,
         )
     if record.status:
         detail = f"the answer is HTTP status {record.status}"
-        return ScrapeError(Failure.HTTP_STATUS, detail, record.t, interval_s=interval_s)
+        return ScrapeError(Failure.HTTP_STATUS, detail, record.t, interval_s=interval_s, gpu=record.gpu)
     detail = " ".join(record.error.split())[:200] or "not reachable"
-    return ScrapeError(failure_of(detail), detail, record.t, interval_s=interval_s)
+    return ScrapeError(failure_of(detail), detail, record.t, interval_s=interval_s, gpu=record.gpu)
 
 
 def failure_of(text: str) -> Failure:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvwatch.core.gpu import GpuReading
+
 
 class RecordingError(Exception):
     """A file that can't be used as a recording; the text says why and what to do."""
@@ -22,6 +24,8 @@ class Record:
     body: bytes = b""
     error: str = ""
     content_type: str = ""
+    gpu: GpuReading | None = None
+    """What was read of the server's GPUs since the record before, if anything."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from kvwatch.recording.gpus import as_fields
 from kvwatch.recording.records import Record, RecordingError, WriteError
 
 
@@ -48,6 +49,8 @@ class Writer:
             fields["content_type"] = record.content_type
         if record.error:
             fields["error"] = record.error
+        if record.gpu is not None:
+            fields |= as_fields(record.gpu)
         line = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
         self._put(self._packer.compress(line) + self._packer.flush(zlib.Z_SYNC_FLUSH))
         self.records += 1

@@ -26,7 +26,7 @@ from kvwatch.core.vllm import NATIVE_SPELLINGS, RELAY_SPELLINGS, Vocabulary
 from kvwatch.settings import known
 from kvwatch.settings.plain import redacted_url
 from kvwatch.settings.sources import MAPPINGS, Layer, LayerSource
-from kvwatch.settings.target import TargetSettings, read_text, targets_of, token_of
+from kvwatch.settings.target import TargetSettings, read_text, targets_of, token_of, whole_url
 from kvwatch.settings.values import duration, size
 
 Seconds = Annotated[float, BeforeValidator(duration)]
@@ -127,6 +127,19 @@ class Settings(BaseSettings):
     history_s: Annotated[
         Seconds, within(300, 86_400, "must be from 300 (the longest window of a judgement) to 86400 seconds")
     ] = Field(default=600.0, description="how much of the past is kept at full resolution, seconds")
+    gpu: Literal["auto", "dcgm", "nvml", "off"] = Field(
+        default="auto",
+        description="where GPU data comes from: a DCGM exporter (dcgm), the driver (nvml, with kvwatch[nvml]), none"
+        " (off), or whatever is there (auto): gpu_url, else an exporter on port 9400 of this host, else the driver",
+    )
+    gpu_url: str | None = Field(
+        default=None,
+        description="where a DCGM exporter's metrics are, as http://localhost:9400; /metrics and http:// are added if"
+        " left out",
+    )
+    gpu_interval_s: Annotated[Seconds, within(0.5, 3600, "must be from 0.5 to 3600 seconds")] = Field(
+        default=5.0, description="time between two readings of the GPUs, seconds"
+    )
     host: str = Field(default="0.0.0.0", description="address to serve on")  # noqa: S104 - a sidecar is there to be scraped
     port: Annotated[int, within(0, 65_535, "must be from 0 to 65535")] = Field(
         default=9477, description="port to serve on; 0 takes a free one"
@@ -203,6 +216,7 @@ class Settings(BaseSettings):
             thresholds=dict(self.thresholds),
             disabled=frozenset(self.disabled),
             max_num_seqs=target.max_num_seqs,
+            gpus=tuple(target.gpus),
             full_interval_s=self.full_interval_s,
             min_observations=self.min_observations,
             unknown_grace_s=self.unknown_grace_s,
@@ -240,6 +254,13 @@ class Settings(BaseSettings):
         if value < interval:
             raise ValueError(f"must not be below the interval of {interval:g} s")
         return value
+
+    @field_validator("gpu_url")
+    @classmethod
+    def _of_an_exporter(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("gpu") == "nvml":
+            raise ValueError("given beside gpu = nvml, which reads no exporter; keep one")
+        return None if value is None else whole_url(value, "no exporter is asked with one")
 
     @field_validator("api_token")
     @classmethod
@@ -283,4 +304,6 @@ def dump(settings: Settings) -> dict[str, Any]:
     values = settings.model_dump(mode="json")
     for target in values["targets"]:
         target["url"] = redacted_url(target["url"])
+    if values["gpu_url"] is not None:
+        values["gpu_url"] = redacted_url(values["gpu_url"])
     return values

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -19,15 +20,36 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
-from kvwatch.settings.values import from_json
+from kvwatch.settings.values import from_json, words
 
 MOST_SEQS = 1_000_000_000
 DEFAULT_URL = "http://localhost:8000/metrics"
 _NAMED = re.compile(r"(?P<name>[^=/?#@]*)=(?P<url>.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z0-9_.:\[\]-]{1,255}")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.:\[\]-]")
+_GPU = re.compile(
+    r"\d{1,4}(/\d{1,4})?|(GPU|MIG)-[0-9A-Fa-f-]{1,64}(/\d{1,4}){0,2}|pod:([A-Za-z0-9.-]{1,253}/)?[A-Za-z0-9.-]{1,253}"
+)
 #: An address of IPv6, which begins as a list in JSON does.
 _ADDRESS = re.compile(r"\[[0-9a-fA-F.]*:[0-9a-fA-F:.]*(%[^\]\s]*)?\]")
+
+
+def gpu_names(given: Any) -> list[str]:
+    """Names of GPUs, each once; ValueError says how one is written."""
+    names = [
+        str(name) if isinstance(name, int) and not isinstance(name, bool) else name for name in _listed(given)
+    ]
+    wrong = [name for name in names if not isinstance(name, str) or not _GPU.fullmatch(name)]
+    if wrong:
+        shown = ", ".join(repr(name)[:60] for name in wrong)
+        raise ValueError(
+            f"{shown}: not a GPU; write an index (0), a MIG instance (0/7), a UUID (GPU-…, MIG-…) or pod:NAME"
+        )
+    return list(dict.fromkeys(names))
+
+
+def _listed(given: Any) -> list[Any]:
+    return words([given] if isinstance(given, int) else given)
 
 
 class TargetSettings(BaseModel):
@@ -53,6 +75,11 @@ class TargetSettings(BaseModel):
         ge=1,
         le=MOST_SEQS,
         description="its --max-num-seqs, in requests; left out, the ceiling is inferred from a plateau",
+    )
+    gpus: Annotated[list[str], BeforeValidator(gpu_names)] = Field(
+        default=[],
+        description="its GPUs, several separated by commas: index, UUID, index/part for a MIG instance, or pod:NAME"
+        " (default: all that are read)",
     )
 
     @field_validator("url")
@@ -113,17 +140,17 @@ def token_of(token: SecretStr | None, path: Path | None, beside: str) -> SecretS
     return token
 
 
-def whole_url(url: str) -> str:
-    """`url` with scheme and path; ValueError with the remedy if it can't be one."""
+_INSTEAD = "and give a bearer token as `token` or `token_file` of the target"
+
+
+def whole_url(url: str, instead: str = _INSTEAD) -> str:
+    """`url` with scheme and path; ValueError with the remedy if it can't be one. `instead` of a user name in it."""
     url = url.strip()
     parts = _split(url if "://" in url else f"http://{url}")
     if parts.scheme not in {"http", "https"}:
         raise ValueError(f"the scheme {parts.scheme} is not understood: use http:// or https://")
     if "@" in parts.netloc:
-        raise ValueError(
-            "a user name or password in a URL shows up in logs: take it out,"
-            " and give a bearer token as `token` or `token_file` of the target"
-        )
+        raise ValueError(f"a user name or password in a URL shows up in logs: take it out, {instead}")
     if not parts.hostname or re.search(r"\s", url):
         raise ValueError(f"not a URL: write for example {DEFAULT_URL}")
     path = "/metrics" if parts.path in {"", "/"} else parts.path

@@ -128,6 +128,20 @@ class Polling(BaseModel):
     age_seconds: float | None = Field(description="since the newest page that could be read")
 
 
+class Gpu(_Open):
+    """One GPU of a server, or one MIG instance. Ratios are 0 to 1; null is what its source does not say."""
+
+    gpu: str = Field(description="its index, with that of the part behind it for a MIG instance (0/7)")
+    uuid: str
+    name: str
+    source: str = Field(description="dcgm or nvml")
+    sm_active_ratio: float | None
+    dram_active_ratio: float | None
+    utilization_ratio: float | None = Field(description="1 proves nothing, a low value does")
+    memory_used_bytes: float | None
+    memory_free_bytes: float | None
+
+
 class Target(_Open):
     """One vLLM server."""
 
@@ -141,6 +155,8 @@ class Target(_Open):
     server: dict[str, float | None] = Field(
         description="signals of the whole server; empty while it is not scraped"
     )
+    gpus: list[Gpu] = Field(description="those that are read at present")
+    gpus_missing: str | None = Field(description="why no GPU is known; null if one is")
     engines: list[Engine]
     symptoms: dict[str, Lifecycle]
     findings: list[Finding]

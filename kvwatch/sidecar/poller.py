@@ -2,7 +2,7 @@
 
 A tick is `_tick`: choose what to ask for, ask, let `advance` judge, publish. Around it is the rhythm (back-off
 while the server is down) and a net that catches whatever nobody thought of. Facts from other endpoints are
-read by a task of their own and travel with the next page.
+read by a task of their own and travel with the next page, readings of the GPUs with the next outcome.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from kvwatch.core.outcome import Facts, Failure, Outcome, Pace, Scrape, ScrapeEr
 from kvwatch.core.pipeline import advance, next_pace
 from kvwatch.core.state import State, Transition
 from kvwatch.sidecar.clock import Clock
+from kvwatch.sidecar.gpus import Feed
 from kvwatch.sidecar.log import Complaints, Reachability, log_changes, log_narrowing
 from kvwatch.sidecar.narrowing import HELD, Narrowing, fault_of, is_late, same_lack
 from kvwatch.sidecar.pacing import Backoff, DutyCycle, Rhythm
@@ -59,6 +60,7 @@ class Poller:
         *,
         random: Random | None = None,
         judge: Judge = advance,
+        gpus: Feed | None = None,
     ) -> None:
         self.target = state.target
         self._state = state
@@ -66,6 +68,7 @@ class Poller:
         self._store = store
         self._clock = clock
         self._judge = judge
+        self._gpus = gpus
         self._narrowing = Narrowing(settings.narrow)
         self._duty = DutyCycle(settings.interval_s, settings.max_interval_s, settings.duty_cycle)
         self._backoff = Backoff(settings.backoff_max_s, random or Random())  # noqa: S311 - jitter, no secret
@@ -129,6 +132,8 @@ class Poller:
         self._store.publish(state, transitions)
         self._reachability.see(state)
         log_changes(before, state, transitions, self._comings)
+        if self._gpus is not None:
+            self._gpus.tell(self.target, state.gpu)
         if state.error is not None:
             kind, detail = state.error.kind, state.error.detail
             self._store.failed(FailedScrape(self.target, outcome.wall, kind, detail, self._excerpt(answer)))
@@ -151,7 +156,7 @@ class Poller:
         detail = redacted(error.detail, self._source.secrets)
         if detail == error.detail:
             return state, transitions
-        return self._judge(before, replace(error, detail=detail), now)  # evidence quotes it
+        return self._judge(before, replace(error, detail=detail, gpu=outcome.gpu), now)  # evidence quotes it
 
     async def _ask(self) -> Outcome:
         """The page that is due: narrowed if that works, whole otherwise, at once if it just ceased to work."""
@@ -174,15 +179,17 @@ class Poller:
         return outcome
 
     def _stamped(self, outcome: Outcome) -> Outcome:
-        """With the time of day, the spacing kept (back-off counts), and facts that came in meanwhile.
+        """With the time of day, the spacing kept (back-off counts), and facts and a reading of
+        the GPUs that came in meanwhile.
 
         What a server said with an error does not go into the state.
         """
         wall, spacing = self._clock.wall(), max(self._duty.interval_s, self._waited_s)
+        gpu = None if self._gpus is None else self._gpus.take(self._clock.now())
         if isinstance(outcome, ScrapeError):
-            return ScrapeError(outcome.kind, outcome.detail, wall, outcome.duration_s, spacing)
+            return ScrapeError(outcome.kind, outcome.detail, wall, outcome.duration_s, spacing, gpu)
         facts, self._facts = self._facts, None
-        return replace(outcome, wall=wall, interval_s=spacing, facts=facts)
+        return replace(outcome, wall=wall, interval_s=spacing, facts=facts, gpu=gpu)
 
     async def _learn(self, page: Scrape, now: float) -> None:
         """What a good page tells about the scraping itself: its cost, and whether it can be narrowed."""

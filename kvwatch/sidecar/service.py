@@ -19,6 +19,7 @@ from kvwatch.core.state import initial
 from kvwatch.sidecar.app import build
 from kvwatch.sidecar.clock import Clock, SystemClock
 from kvwatch.sidecar.collector import registry_of
+from kvwatch.sidecar.gpus import read_beside
 from kvwatch.sidecar.log import say, set_up
 from kvwatch.sidecar.lookups import Lookups
 from kvwatch.sidecar.poller import Poller
@@ -88,7 +89,7 @@ async def _until(
 @contextlib.asynccontextmanager
 async def _polling(settings: Settings, store: Store, clock: Clock) -> AsyncIterator[None]:
     """Polls every target while the block runs."""
-    async with contextlib.AsyncExitStack() as clients:
+    async with contextlib.AsyncExitStack() as clients, read_beside(settings, clock) as gpus:
         tasks = []
         for target in settings.targets:
             try:
@@ -96,7 +97,15 @@ async def _polling(settings: Settings, store: Store, clock: Clock) -> AsyncItera
             except OSError as error:  # what ssl raises is one, too
                 raise CannotServe(f"can't use {target.ca_file} for target {target.name}: {error}") from None
             scraper = Scraper(target, settings, client)
-            poller = Poller(store.state(target.name), scraper, store, clock, settings, random=Random())  # noqa: S311
+            poller = Poller(
+                store.state(target.name),
+                scraper,
+                store,
+                clock,
+                settings,
+                random=Random(),  # noqa: S311 - jitter, no secret
+                gpus=gpus.feed(),
+            )
             tasks.append(asyncio.create_task(poller.run(), name=f"poll {target.name}"))
         try:
             yield

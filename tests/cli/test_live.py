@@ -248,3 +248,45 @@ def test_a_full_disk_ends_a_recording_that_is_kept(
     assert done.returncode == 1
     assert re.fullmatch(r"kvwatch: can't write .*: File too large; what was recorded .*\n", done.stderr)
     assert f": {len(records_of(path))} scrapes over" in done.stdout
+
+
+MIG = Path(__file__).parents[1] / "data" / "dcgm" / "mig.prom"
+
+
+def test_gpus_are_checked_recorded_and_replayed(
+    kvwatch: Kvwatch, serve: Serve, recordings: Path, tmp_path: Path
+) -> None:
+    """A DCGM exporter beside a server, both over real HTTP; the recording has the server's GPUs only."""
+    url, exporter = serve(recordings / HEALTHY), serve(MIG)
+    gpus = (
+        "--gpu-url",
+        exporter,
+        "--gpu-interval",
+        "0.5",
+        "--gpus",
+        "0/1,GPU-7099682b-a20d-2bcc-74ab-b9060454d81e",
+    )
+    checked = kvwatch("check", url, "--for", "2s", *gpus)
+    assert "GPU 0/1                    SMs active 64%, memory active 80%, utilisation 99%" in checked.stdout
+    assert "GPU 0/7" not in checked.stdout
+    path = tmp_path / "r.jsonl.gz"
+    assert kvwatch("record", url, "-o", path, "--for", "3s", *gpus).returncode == 0
+    read_gpus = [record.gpu for record in records_of(path) if record.gpu]
+    assert read_gpus
+    assert [gpu.label for gpu in read_gpus[-1].gpus] == ["0/1", "1"]
+    found = json.loads(kvwatch("replay", path, "--json").stdout)
+    assert [(gpu["gpu"], gpu["source"]) for gpu in found["gpus"]] == [("0/1", "dcgm"), ("1", "dcgm")]
+    assert found["gpus"][0]["sm_active_ratio"] == 0.641115
+    assert found["gpus_missing"] is None
+
+
+def test_without_gpu_data_it_is_said_in_the_json_and_nowhere_else(
+    kvwatch: Kvwatch, serve: Serve, recordings: Path
+) -> None:
+    url = serve(recordings / HEALTHY)
+    done = kvwatch("check", url, "--for", "2s", "--json", "--gpu", "off")
+    found = json.loads(done.stdout)
+    assert (found["gpus"], found["gpus_missing"]) == ([], "no GPU data: it is turned off (gpu = off)")
+    assert done.stderr == ""
+    plain = kvwatch("check", url, "--for", "2s", "--gpu", "off")
+    assert "GPU" not in plain.stdout + plain.stderr

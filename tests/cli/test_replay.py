@@ -30,8 +30,8 @@ def replayed(kvwatch: Kvwatch, recordings: Path) -> Callable[..., dict[str, Any]
 def test_json_has_the_documented_shape(replayed: Callable[..., dict[str, Any]]) -> None:
     found = replayed("0.32.0--c-kv-saturation")
     assert list(found) == [
-        "samples", "failed_scrapes", "duration_s", "events", "transitions", "symptoms", "regimes", "engines",
-        "skipped", "notes",
+        "samples", "failed_scrapes", "duration_s", "events", "transitions", "symptoms", "regimes", "gpus",
+        "gpus_missing", "engines", "skipped", "notes",
     ]  # fmt: skip
     assert set(found["symptoms"]) == {row.id for row in SYMPTOMS}
     (fired,) = [one for name, one in found["symptoms"].items() if name == "kv_thrashing"]

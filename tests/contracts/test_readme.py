@@ -53,14 +53,15 @@ def test_promtool_takes_the_rules(tmp_path: Path) -> None:
 
 
 def test_the_settings_file_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The TOML example is a settings file that loads as it stands."""
+    """Every TOML example is a settings file that loads as it stands."""
     monkeypatch.delenv("KVWATCH_CONFIG", raising=False)
-    (block,) = blocks("toml")
     path = tmp_path / "kvwatch.toml"
-    path.write_text(block, encoding="utf-8")
-    settings = load({"config": str(path)})
-    assert settings.targets[0].name == "chat"
-    assert settings.thresholds
+    loaded = []
+    for block in blocks("toml"):
+        path.write_text(block, encoding="utf-8")
+        loaded.append(load({"config": str(path)}))
+    assert [settings for settings in loaded if settings.thresholds and settings.targets[0].name == "chat"]
+    assert [settings for settings in loaded if settings.gpu_url and settings.targets[0].gpus]
 
 
 def test_commands_of_the_readme_exist() -> None:

@@ -11,13 +11,15 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
 
+from kvwatch.core import dcgm
 from kvwatch.core.catalogue import METRICS, PREFIX
+from kvwatch.core.gpu import GpuReading
 from kvwatch.core.outcome import Failure, Outcome, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance, next_pace
 from kvwatch.core.state import State, initial
@@ -32,6 +34,7 @@ CASES = {
     "v0": ("0.8.5-v0--c-kv-saturation", 50),
     "down": ("0.32.0--o-engine-killed", 39),
 }
+GPU_PAGE = HERE.parent / "data" / "dcgm" / "mig.prom"
 
 
 @dataclass
@@ -92,17 +95,42 @@ def test_exposition_is_as_committed(case: str) -> None:
     assert text == golden.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("case", CASES)
+def with_gpus() -> Replayed:
+    """A target beside which a DCGM exporter is read, but for the last time."""
+    reading = dcgm.reading(dcgm.reader(), GPU_PAGE.read_bytes(), interval_s=5.0)
+    state = initial("vllm")
+    for t, gpu in ((0.0, GpuReading(source="dcgm", reason="down")), (5.0, reading)):
+        state, _ = advance(state, ScrapeError(Failure.REFUSED, "connection refused", t, gpu=gpu), t)
+    return Replayed(state, 2)
+
+
+def test_gpus_are_exported_as_committed() -> None:
+    """Of each GPU what is known of it, whether vLLM answers or not; a reading that is too old gives nothing."""
+    golden = HERE / "gpus.prom"
+    store = with_gpus()
+    lines = [line for line in exposition(store).splitlines(keepends=True) if f"{PREFIX}gpu_" in line]
+    if os.environ.get("KVWATCH_REGENERATE"):
+        golden.write_text("".join(lines), encoding="utf-8")
+        pytest.fail(f"{golden.name} was written anew: look at the diff, then run without KVWATCH_REGENERATE")
+    assert "".join(lines) == golden.read_text(encoding="utf-8")
+    state = replace(store.state, now=5.0 + 15.1)
+    old = exposition(Replayed(state, 2)).splitlines()
+    left = {line.split("{")[0] for line in old if line.startswith(f"{PREFIX}gpu_")}
+    assert left == {f"{PREFIX}gpu_readings_total"}
+
+
+@pytest.mark.parametrize("case", [*CASES, "gpus"])
 def test_promtool_is_content(case: str) -> None:
     """`promtool check metrics` has nothing to say, not even a lint warning."""
-    text = generate_latest(registry_of(store := replayed(*CASES[case]), store))
+    store = replayed(*CASES[case]) if case in CASES else with_gpus()
+    text = generate_latest(registry_of(store, store))
     checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, check=False)
     assert (checked.returncode, checked.stderr.decode()) == (0, "")
 
 
 def test_every_row_of_the_catalogue_has_a_sample_somewhere() -> None:
     """No metric is declared that no recording ever fills, but for those that need what no recording has."""
-    seen: set[str] = set()
+    seen = {line.split("{")[0] for line in exposition(with_gpus()).splitlines() if line[0] != "#"}
     recordings = sorted((*RECORDINGS.glob("*.jsonl.gz"), *CAPTURES.glob("*/*.jsonl.gz")))
     for recording in recordings:
         lines = exposition(replayed(recording, 90)).splitlines()

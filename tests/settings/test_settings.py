@@ -468,3 +468,65 @@ def test_too_large_is_told_as_such() -> None:
 
 def test_problems_hold_no_secrets() -> None:
     assert "geheim" not in str(SettingsError(["http://a?token=geheim", "b: //me:geheim@x"]))
+
+
+# -- GPUs ----------------------------------------------------------------------------------------------------------
+
+
+def test_gpu_data_is_looked_for_unless_said_otherwise() -> None:
+    settings = load()
+    assert (settings.gpu, settings.gpu_url, settings.gpu_interval_s) == ("auto", None, 5.0)
+    assert settings.policy(settings.targets[0]).gpus == ()
+
+
+def test_gpu_settings_are_written_as_people_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVWATCH_GPU_URL", "gpu1:9400")
+    monkeypatch.setenv("KVWATCH_GPU_INTERVAL", "10s")
+    settings = load({"gpu": "dcgm"})
+    assert (settings.gpu_url, settings.gpu_interval_s) == ("http://gpu1:9400/metrics", 10.0)
+    assert 'gpu_url = "http://gpu1:9400/metrics"  # env: KVWATCH_GPU_URL' in show(settings)
+    assert load({"gpu": "off"}).gpu_url == "http://gpu1:9400/metrics", "what is off may stay written"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"gpu": "cuda"}, "--gpu cuda: must be 'auto', 'dcgm', 'nvml' or 'off'"),
+        ({"gpu": "nvml", "gpu_url": "gpu1:9400"}, "--gpu-url gpu1:9400: given beside gpu = nvml"),
+        ({"gpu_url": "ftp://gpu1"}, "--gpu-url ftp://gpu1: the scheme ftp is not understood"),
+        ({"gpu_url": "http://me:geheim@gpu1:9400"}, "a user name or password in a URL shows up in logs"),
+        ({"gpu_interval_s": "0.1"}, "--gpu-interval 0.1: must be from 0.5 to 3600 seconds"),
+    ],
+)
+def test_wrong_gpu_settings_are_one_line_each(given: dict[str, str], told: str) -> None:
+    (problem,) = problems(**given)
+    assert told in problem
+    assert "geheim" not in problem
+
+
+@pytest.mark.parametrize(
+    ("written", "names"),
+    [
+        ('"0, 1/7"', ("0", "1/7")),
+        ('[0, 1, "0"]', ("0", "1")),
+        ("3", ("3",)),
+        ('"GPU-58e8f5ea-13cc-013a-d88f-2bcf5ae8bc77/7"', ("GPU-58e8f5ea-13cc-013a-d88f-2bcf5ae8bc77/7",)),
+        ('"MIG-4d806f22-346a-5a1d-ba01-86b505cdf485"', ("MIG-4d806f22-346a-5a1d-ba01-86b505cdf485",)),
+        ('["pod:serving/chat-0", "pod:chat-1"]', ("pod:serving/chat-0", "pod:chat-1")),
+    ],
+)
+def test_gpus_of_a_target(written: str, names: tuple[str, ...]) -> None:
+    settings = load({"targets": f'{{"url": "localhost:8000", "gpus": {written}}}'})
+    assert settings.policy(settings.targets[0]).gpus == names
+
+
+@pytest.mark.parametrize("written", ["cuda:0", "0-3", "-1", "GPU", "pod:", "0/", "true"])
+def test_a_name_that_no_gpu_has_is_told(written: str) -> None:
+    (problem,) = problems(targets=f'{{"url": "localhost:8000", "gpus": "{written}"}}')
+    assert f"{written!r}: not a GPU; write an index (0)" in problem
+
+
+def test_what_is_no_list_of_gpus_is_told() -> None:
+    for written in ("true", "{}", "1.5", "[true]"):
+        (problem,) = problems(targets=f'{{"url": "localhost:8000", "gpus": {written}}}')
+        assert "gpus" in problem
