@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvwatch.core.findings import lifecycles
+from kvwatch.core.findings import explained_by, lifecycles
 from kvwatch.core.gpu import Gpu
 from kvwatch.core.lifecycle import Stage
 from kvwatch.core.percentiles import LATENCIES, LENGTHS, QUANTILES, TOTAL_LENGTH, labelled
@@ -199,6 +199,14 @@ def _symptom_states(reading: Reading) -> Iterator[Sample]:
     for key, name, life in lifecycles(reading.state):
         for stage in Stage:
             yield (*key, name, stage.value), float(stage is life.stage)
+
+
+def _symptom_explained(reading: Reading) -> Iterator[Sample]:
+    lives = list(lifecycles(reading.state))
+    firing = [(key, name) for key, name, life in lives if life.stage is Stage.FIRING]
+    for key, name, life in lives:
+        by = explained_by(key, name, firing) if life.stage is Stage.FIRING else ()
+        yield (*key, name), float(bool(by))
 
 
 def _symptom_since(reading: Reading) -> Iterator[Sample]:
@@ -444,6 +452,15 @@ METRICS: tuple[Metric, ...] = (
         _symptom_states,
     ),
     Metric(
+        "symptom_explained",
+        _G,
+        _Y,
+        "1 while the symptom fires and another that fires accounts for it: act on that one, and let this one not"
+        " page.",
+        (*ENGINE, "symptom"),
+        _symptom_explained,
+    ),
+    Metric(
         "symptom_since_timestamp_seconds",
         _G,
         _Y,
@@ -527,6 +544,11 @@ METRICS: tuple[Metric, ...] = (
     _derived_row(
         "prefix_cache_hit_ratio",
         "Hit tokens / queried tokens of the local prefix cache over 5 min. See prefix_cache_hit_ratio_trusted.",
+    ),
+    _derived_row(
+        "external_prefix_cache_hit_ratio",
+        "Hit tokens / queried tokens of an external cache (a connector) over 5 min. Since vLLM 0.16 of what the local"
+        " cache did not hold, before of the whole prompt.",
     ),
     Metric(
         "prefix_cache_hit_ratio_trusted",

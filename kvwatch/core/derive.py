@@ -171,6 +171,7 @@ def _prefix(book: Book, rows: Sequence[Sample], snapshot: Snapshot, limits: Mapp
         reason = _overrun(rows, snapshot, queried, limits)
         if reason:
             book.untrusted[name] = reason
+    _external(book, rows, snapshot)
     total = increase(rows, "prompt_tokens_by_source_total")
     if total:
         local = increase(rows, "prompt_tokens_by_source_total/local_cache_hit") or 0.0
@@ -179,6 +180,20 @@ def _prefix(book: Book, rows: Sequence[Sample], snapshot: Snapshot, limits: Mapp
     else:
         book.unknown["prompt_tokens_reused_ratio"] = snapshot.missing.get(
             "prompt_tokens_by_source_total", "no prompt reached its first output in 5 minutes"
+        )
+
+
+def _external(book: Book, rows: Sequence[Sample], snapshot: Snapshot) -> None:
+    """Hit ratio of an external cache over five minutes. Where there is none, vLLM counts no look-ups."""
+    queried = increase(rows, "external_prefix_cache_queried_tokens_total")
+    hits = increase(rows, "external_prefix_cache_hit_tokens_total")
+    name = "external_prefix_cache_hit_ratio"
+    if queried and hits is not None:
+        book.values[name] = min(hits / queried, 1.0)
+    else:
+        book.unknown[name] = snapshot.missing.get(
+            "external_prefix_cache_queried_tokens_total",
+            "nothing was looked up in an external cache in 5 minutes",
         )
 
 

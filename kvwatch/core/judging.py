@@ -33,6 +33,7 @@ def judged(state: State, now: float) -> State:
         failing_for=now - state.failing_since if state.failing_since is not None else 0.0,
         unknown_families=state.unknown_families,
         rejections=state.server.parts("admission_rejections_total") if state.server else None,
+        gpu=state.gpu,
         restart=state.restart,
         now=now,
         limits=state.limits,

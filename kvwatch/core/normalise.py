@@ -35,6 +35,9 @@ class Page:
     configured: bool
 
 
+_SPECULATIVE = "speculative decoding is on: an output is several tokens, so this is the time between outputs"
+
+
 class Interpreter:
     """Reads the pages of one target: bytes to `Page`. Remembers series and plans, which hardly change.
 
@@ -69,6 +72,8 @@ class Interpreter:
             served = _served(found)
             if not served:
                 self._not_yet(missing, one.reads)
+            if found.get("spec_decode_draft_tokens_total"):
+                caveats["inter_token_latency_seconds"] = _SPECULATIVE
             engines[key] = Snapshot(
                 key, found, missing, caveats, one.config, one.generation, one.features, served
             )

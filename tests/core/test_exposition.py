@@ -211,7 +211,7 @@ UNREADABLE: dict[str, tuple[bytes, Failure]] = {
     "UTF-16": ("vllm:num_requests_running 3\n".encode("utf-16"), Failure.NOT_VLLM),
     "someone else's metrics": (b"# HELP go_goroutines Text.\ngo_goroutines 7\n", Failure.NOT_VLLM),
     "statistics switched off": (
-        b"# HELP python_info Text.\npython_info 1\nhttp_requests_total 4\n",
+        b"# HELP python_info Text.\npython_info 1\nhttp_request_size_bytes_count 4\n",
         Failure.NOT_VLLM,
     ),
     "no line break at the end": (b"vllm:num_requests_running 3", Failure.MALFORMED),

@@ -124,7 +124,10 @@ def test_preempting_is_short() -> None:
 
 def test_what_prefill_keeps_up_with_is_no_ceiling() -> None:
     """Flat running with next to nothing generated for many prompt tokens: prefill holds the queue back."""
-    tokens = {"prompt": 2, "generated": 3}
+    tokens = {
+        "prompt": TRACKED.index("prompt_tokens_total"),
+        "generated": TRACKED.index("generation_tokens_total"),
+    }
 
     def climbing(prompt: float, generated: float) -> list[Sample]:
         rows = queue(20)

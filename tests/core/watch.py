@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from kvwatch.core.findings import Finding, findings
+from kvwatch.core.gpu import GpuReading
 from kvwatch.core.lifecycle import Stage
 from kvwatch.core.outcome import Facts, Failure, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance, next_pace
@@ -48,10 +49,11 @@ class Watch:
         pace: Pace = Pace.FULL,
         narrowed: bool = False,
         facts: Facts | None = None,
+        gpu: GpuReading | None = None,
     ) -> State:
         """A page of a server (of several: as ranks of one)."""
         body = "".join(server.page for server in servers).encode()
-        scrape = Scrape(body, WALL + self.now, 0.001, self.interval, pace, narrowed, facts=facts)
+        scrape = Scrape(body, WALL + self.now, 0.001, self.interval, pace, narrowed, facts=facts, gpu=gpu)
         return self.outcome(scrape, after)
 
     def fail(self, kind: Failure = Failure.REFUSED, after: float | None = None) -> State:

@@ -145,6 +145,10 @@ NEVER_RECORDED = {
     "server_info": "recordings hold /metrics only, not /version",
     "max_model_len_tokens": "recordings hold /metrics only, not /v1/models",
     "requests_kv_fetch": "needs a KV connector in a consumer role",
+    "kv_offload_loaded_bytes_total": "needs --kv-offloading-size, and so a GPU",
+    "kv_offload_stored_bytes_total": "needs --kv-offloading-size, and so a GPU",
+    "kv_offload_skipped_stores_total": "needs --kv-offloading-size, and so a GPU",
+    "external_prefix_cache_hit_ratio": "needs a KV connector",
     "corrupted_requests_total": "needs VLLM_COMPUTE_NANS_IN_LOGITS",
     "prompt_tokens_recomputed_total": "vLLM 0.16 to 0.19 only",
 }

@@ -76,7 +76,7 @@ def is_read(family: str) -> bool:
     """Whether kvwatch has a use for a family."""
     prefix, colon, name = family.partition(":")
     if not colon:
-        return family == "process_start_time_seconds"
+        return family in {"process_start_time_seconds", "http_requests_total"}
     return prefix == "vllm" and not UNUSED.fullmatch(name)
 
 

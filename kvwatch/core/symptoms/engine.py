@@ -70,6 +70,7 @@ ROWS: tuple[Symptom, ...] = (
             "requests_deferred",
             "ttft_high",
             "engine_imbalance",
+            "gpu_underused",
         ),
         origin="vllm-project/vllm #45414, #45388, #39734; real recordings of a stopped and of a dead engine",
     ),

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from kvwatch.core.derived import Derived
+from kvwatch.core.gpu import GpuWindow
 from kvwatch.core.outcome import Failure
 from kvwatch.core.regimes import Regime
 from kvwatch.core.snapshot import CacheConfig, EngineKey, Histogram, Snapshot
@@ -138,6 +139,7 @@ class TargetView:
     unknown_families: tuple[str, ...]
     rejections: Mapping[str, float] | None
     """Requests refused since the server's start, by limit; None if this vLLM does not count them."""
+    gpu: GpuWindow
     restart: Restart | None
     now: float
     limits: Mapping[str, float]
