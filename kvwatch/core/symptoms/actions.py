@@ -50,5 +50,5 @@ OFFLOAD = Action(
     "offload what is evicted to host memory: --kv-offloading-size (GiB), where the reuse is worth its transfer time",
     "--kv-offloading-size",
     ("v1",),
-    feature="watermark",
+    feature="preempted lookups excluded",  # 0.11.1+, as the option
 )
