@@ -17,6 +17,8 @@ from kvwatch.core.signals import CORE
 from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import EngineState, State
 
+#: What is pending while a server does not answer.
+_DOWN = frozenset({"target_down", "startup_kv_failure"})
 ENOUGH_S = 10.0
 """Less than this says nothing: a request may be longer."""
 _HALF = 0.5
@@ -30,14 +32,16 @@ class _Limit:
     """A regime that holds requests back: in words, and the symptoms that tell of it, the plain one first."""
 
     words: str
-    symptoms: tuple[str, ...] = ()
+    symptoms: tuple[str, ...]
 
 
 _LIMITS: Mapping[Regime, _Limit] = {
-    Regime.KV_LIMITED: _Limit("waited for the KV cache", ("kv_exhausted", "kv_thrashing")),
+    Regime.KV_LIMITED: _Limit(
+        "waited for the KV cache", ("kv_exhausted", "kv_thrashing", "long_request_hogs_cache")
+    ),
     Regime.SEQUENCE_LIMITED: _Limit("waited for a slot in the batch", ("sequence_limited",)),
-    Regime.PREFILL_LIMITED: _Limit("waited for prefill"),
-    Regime.DEFERRED: _Limit("waited for a LoRA slot, a KV transfer or a grammar"),
+    Regime.PREFILL_LIMITED: _Limit("waited for prefill", ("prefill_limited",)),
+    Regime.DEFERRED: _Limit("waited for a LoRA slot, a KV transfer or a grammar", ("requests_deferred",)),
     Regime.STALLED: _Limit("stood still", ("engine_stalled",)),
 }
 
@@ -47,7 +51,7 @@ class Limited:
     """An engine whose requests were held back for most of the time, without a finding that says so.
 
     `seconds` in `regime`, the longest of those that hold requests back, of `watched_s`. `symptom` is what would
-    tell of it, with more than `needs_s` of a minute; empty where there is none. `watch_for_s` is how long to
+    tell of it, with more than `needs_s` of a minute. `watch_for_s` is how long to
     watch for that, None if that was watched.
     """
 
@@ -66,9 +70,9 @@ class Limited:
             "seconds": round(self.seconds, 3),
             "watched_seconds": round(self.watched_s, 3),
             "share": round(self.seconds / self.watched_s, 4),
-            "symptom": self.symptom or None,
+            "symptom": self.symptom,
             "needs_seconds": self.needs_s,
-            "window_seconds": MINUTE if self.symptom else None,
+            "window_seconds": MINUTE,
             "watch_for_seconds": self.watch_for_s,
             "text": self.text,
         }
@@ -93,7 +97,7 @@ def conclude(watch: Watch) -> Conclusion:
     if found := watch.findings():
         return Conclusion("findings", ", ".join(dict.fromkeys(one["symptom"] for one in found)), limited)
     down = _unreadable(watch.state)
-    on_the_way = [name for _, name in watch.pending() if not (down and name == "target_down")]
+    on_the_way = [name for _, name in watch.pending() if not (down and name in _DOWN)]
     if on_the_way:
         return Conclusion("pending", ", ".join(dict.fromkeys(on_the_way)), limited)
     if reason := down or _unserved(watch.state) or _too_short(watch):
@@ -119,20 +123,18 @@ def _limited(watch: Watch, engine: EngineState) -> Limited | None:
         return None
     regime = max(held, key=lambda one: held[one])
     symptoms = _LIMITS[regime].symptoms
-    if _told(watch.state, engine.key, symptoms) or (symptoms and symptoms[0] in watch.state.policy.disabled):
+    if _told(watch.state, engine.key, symptoms) or symptoms[0] in watch.state.policy.disabled:
         return None
     words = ", ".join(
         f"{_LIMITS[one].words} in {seconds / watched:.0%}"
         for one, seconds in sorted(held.items(), key=lambda item: -item[1])
         if seconds > _MENTIONED * watched
     )
-    symptom = symptoms[0] if symptoms else ""
+    symptom = symptoms[0]
     needs = _needed(watch.state, symptom)
     wait = None if needs is None else MINUTE + watch.state.limits[f"{symptom}.for"] + _MARGIN_S
     over = next((name for name in symptoms if watch.fired(name)), None)
-    if not symptom:
-        more = "no finding is made of that"
-    elif over:
+    if over:
         more = f"the finding {over} fired and is over"
     elif needs is None or wait is None or watch.duration_s >= wait:
         wait, more = None, f"that was not enough for the finding {symptom}"

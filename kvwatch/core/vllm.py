@@ -42,7 +42,8 @@ class Alias:
 
     `name` is as exposed in the text format, without the spelling's prefix. `label` is the label that becomes
     the signal's dimension; `where` are labels with the values that a series must have to count. `help_has`
-    must occur in the family's HELP for the row to apply. `releases` says where the name is exposed (fewest
+    must occur in the family's HELP for the row to apply. `foreign` names are not vLLM's own and have no prefix;
+    `late` ones appear with the first use, and are asked for before. `releases` says where the name is exposed (fewest
     words), `option` the server option that exposes it, `caveat` what to know when reading the number.
     """
 
@@ -54,6 +55,7 @@ class Alias:
     help_has: str = ""
     where: tuple[tuple[str, str], ...] = ()
     foreign: bool = False
+    late: bool = False
     option: str = ""
     caveat: str = ""
 
@@ -101,6 +103,7 @@ ALIASES: tuple[Alias, ...] = (
         label="handler",
         where=(("method", "POST"), ("status", "2xx")),
         foreign=True,
+        late=True,
     ),
     Alias(
         "corrupted_requests_total",
@@ -214,6 +217,9 @@ ALIASES: tuple[Alias, ...] = (
     Alias("engine_start_time_seconds", "process_start_time_seconds", "v1 in one process", foreign=True),
     Alias("cache_config", "cache_config_info", "v0 0.3.3+; v1 0.8.0+"),
 )
+
+#: Names that are asked for though they may not be there yet.
+LATE: frozenset[str] = frozenset(alias.name for alias in ALIASES if alias.late)
 
 #: Families of vLLM that kvwatch knows and does not read, so that an unknown one is news.
 NOT_READ: frozenset[str] = frozenset(
@@ -523,4 +529,4 @@ def sample_names(vocabulary: Vocabulary, exposed: Sequence[str], pace: Pace) -> 
         config = in_blocks and role.signal.kind is Kind.INFO  # blocks are turned into tokens by it
         if pace is Pace.FULL or fast or config:
             wanted.append(name)
-    return tuple(wanted)
+    return (*wanted, *sorted(LATE.difference(roles)))

@@ -23,7 +23,7 @@ from kvwatch.core.exposition import BadExposition, Reader
 from kvwatch.core.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.core.signals import CORE
 from kvwatch.core.state import State
-from kvwatch.core.vllm import Vocabulary, sample_names
+from kvwatch.core.vllm import LATE, Vocabulary, sample_names
 
 PROBE_EVERY_S = 600.0
 WHOLE_EVERY_S = 60.0
@@ -135,8 +135,8 @@ def series_of(body: bytes) -> Mapping[str, int]:
 
 
 def lacking(there: Mapping[str, int], expected: Mapping[str, int], names: Iterable[str]) -> list[str]:
-    """The names of which there are fewer series than expected, or none."""
-    return [name for name in names if there.get(name, 0) < max(expected.get(name, 0), 1)]
+    """The names of which there are fewer series than expected, or none where some must be."""
+    return [name for name in names if there.get(name, 0) < max(expected.get(name, 0), name not in LATE)]
 
 
 def same_lack(narrowed: bytes, whole: bytes, names: Iterable[str]) -> bool:

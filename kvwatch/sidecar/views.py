@@ -24,6 +24,8 @@ _GAUGES: dict[str, str] = {
 _COUNTERS: dict[str, str] = {
     "preemptions_total": "preemptions",
     "requests_finished_total": "requests",
+    "requests_finished_total/error": "requests",
+    "requests_finished_total/abort": "requests",
     "prompt_tokens_total": "tokens",
     "generation_tokens_total": "tokens",
     "prefix_cache_queried_tokens_total": "tokens",
@@ -36,6 +38,8 @@ _COUNTERS: dict[str, str] = {
     "iteration_tokens": "engine steps",
     "request_prompt_tokens": "requests",
     "request_prompt_tokens/sum": "tokens",
+    "admission_rejections_total": "requests",
+    "http_responses_total": "answers",
 }
 """What each tracked counter counts; a histogram counts its observations."""
 

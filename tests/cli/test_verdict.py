@@ -123,10 +123,14 @@ def test_a_healthy_server_is_fine(begin: float) -> None:
     assert conclude(watched(HEALTHY, begin)) == Conclusion("fine", "nothing is wrong")
 
 
-def test_regimes_without_a_finding_are_told() -> None:
+def test_waiting_for_prefill_is_told_too() -> None:
     (limited,) = conclude(made(Engine(lambda second: (0.3, 3 + second % 3, 9)))).limited
-    assert (limited.regime, limited.symptom, limited.watch_for_s) == ("prefill_limited", "", None)
-    assert limited.text.endswith("; no finding is made of that")
+    assert (limited.regime, limited.symptom, limited.watch_for_s) == (
+        "prefill_limited",
+        "prefill_limited",
+        90,
+    )
+    assert "the finding prefill_limited needs more than 30 s within a minute" in limited.text
 
 
 @pytest.mark.parametrize(("full", "word"), [(13, "fine"), (19, "pending")])

@@ -176,8 +176,7 @@ def test_regimes_are_what_the_load_was(name: str) -> None:
     "name", [name for name in NAMES if name.split("--")[1][:2] in {"a-", "b-", "e-", "j2", "k-", "n-"}]
 )
 def test_no_alarm_where_all_was_well(name: str) -> None:
-    """A healthy or idle server fires nothing at all, but for what is true of those whose first request takes 8 to"
-    " 11 s."""
+    """A healthy or idle server fires nothing, but for what is true where the first request takes 8 to 11 s."""
     fired = {t.symptom for t in seen(name).transitions if t.after is Stage.FIRING}
     slow_at_first = name.startswith(("0.11.2", "0.13.0"))
     assert fired == ({"cold_start"} if slow_at_first else set())

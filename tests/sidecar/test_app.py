@@ -431,6 +431,10 @@ def test_every_column_of_a_history_has_its_unit() -> None:
         "regime": "name",
         "preemptions_total": "preemptions, increase",
         "requests_finished_total": "requests, increase",
+        "requests_finished_total/error": "requests, increase",
+        "requests_finished_total/abort": "requests, increase",
+        "admission_rejections_total": "requests, increase",
+        "http_responses_total": "answers, increase",
         "iteration_tokens": "engine steps, increase",
         "request_prompt_tokens": "requests, increase",
     }
