@@ -75,8 +75,7 @@ def step(
         if progressed >= keep_s:
             stage, since, progressed = Stage.INACTIVE, now, 0.0
     keeps = stage is Stage.FIRING and judgement.verdict is Verdict.CLEAR
-    return replace(
-        before,
+    return Lifecycle(
         stage=stage,
         since=now if since is None else since,
         evidence=before.evidence if keeps else judgement.evidence,

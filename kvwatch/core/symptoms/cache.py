@@ -19,7 +19,8 @@ def _kv_near_full(view: EngineView) -> Judgement:
     mark, share = view.limits["regime.full_usage"], view.limits["kv_near_full.share"]
     full = regime_seconds(view, TWO_MINUTES, Regime.FULL, Regime.KV_LIMITED)
     waited = regime_seconds(view, MINUTE, Regime.KV_LIMITED)
-    evidence = gauges(view) | {
+    evidence = {
+        **gauges(view),
         "full_seconds": full,
         "window_seconds": TWO_MINUTES,
         "threshold_seconds": share * TWO_MINUTES,
@@ -127,7 +128,8 @@ def _kv_exhausted(view: EngineView) -> Judgement:
     waited = regime_seconds(view, MINUTE, Regime.KV_LIMITED)
     preempted, finished, _ = _preemptions(view)
     need = view.limits["kv_exhausted.share"] * MINUTE
-    evidence = gauges(view) | {
+    evidence = {
+        **gauges(view),
         "kv_limited_seconds": waited,
         "window_seconds": MINUTE,
         "threshold_seconds": need,
@@ -149,7 +151,8 @@ def _kv_thrashing(view: EngineView) -> Judgement:
         lambda row: (row.demand is not None and row.demand >= wanted) or (row.usage or 0.0) >= mark,
     )
     recomputed = _recomputed_tokens(view)
-    evidence = gauges(view) | {
+    evidence = {
+        **gauges(view),
         "preemptions": preempted,
         "finished_requests": finished,
         "preemptions_per_request": ratio,

@@ -14,7 +14,8 @@ def _engine_stalled(view: EngineView) -> Judgement:
         return unknown(reason)
     if "last_progress_age_seconds" in view.derived.unknown:
         return unknown(view.derived.unknown["last_progress_age_seconds"])
-    evidence = gauges(view) | {
+    evidence = {
+        **gauges(view),
         "last_progress_age_seconds": view.derived.get("last_progress_age_seconds"),
         "threshold_seconds": view.limits["regime.stalled_after"],
     }
@@ -26,7 +27,7 @@ def _kv_usage_stuck(view: EngineView) -> Judgement:
         return unknown(reason)
     usage, running, waiting = (view.snapshot.number(name) for name in CORE)
     mark = view.limits["kv_usage_stuck.usage"]
-    evidence = gauges(view) | {"threshold_usage_ratio": mark}
+    evidence = {**gauges(view), "threshold_usage_ratio": mark}
     asleep = view.snapshot.part("engine_sleep_state", "awake") == 0.0
     age = view.derived.get("last_progress_age_seconds")
     works = (

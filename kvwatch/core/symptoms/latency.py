@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from kvwatch.core.symptoms.tools import (
     judged,
     lacks,
     long_past,
+    once,
     regime_seconds,
     unknown,
     windowed_mean,
@@ -39,7 +40,8 @@ _WAITING = (
 _USUAL_TAKES = 10
 
 
-def _parts(view: EngineView) -> dict[str, Any]:
+@once
+def _parts(view: EngineView) -> Mapping[str, Any]:
     """How the time to the first token of finished requests is made up."""
     queue, _ = windowed_mean(view, _QUEUE)
     prefill, _ = windowed_mean(view, _PREFILL)
@@ -70,6 +72,7 @@ def _late(view: EngineView, t: float, seen: Histogram) -> _Served:
     return _Served(t, seen.count - beyond, seen.count, seen.sum)
 
 
+@once
 def _since_start(view: EngineView) -> list[_Served]:
     """What was served since the server started, at each full page of the last five minutes, the newest last."""
     newest = view.lifetime.get(_TTFT)

@@ -38,7 +38,8 @@ def _long_request_hogs_cache(view: EngineView) -> Judgement:
     generated = increase(view.samples(MINUTE), "generation_tokens_total") or 0.0
     usual = _usual_length(view)
     footprint = _footprint_tokens(view, hogged)
-    evidence = gauges(view) | {
+    evidence = {
+        **gauges(view),
         "hogged_seconds": seconds,
         "window_seconds": MINUTE,
         "threshold_seconds": need,
@@ -82,7 +83,8 @@ def _request_never_fits(view: EngineView) -> Judgement:
     running, waiting = view.snapshot.number("requests_running"), view.snapshot.number("requests_waiting")
     need = view.limits["request_never_fits.nothing_moves"]
     longest, usable = view.max_model_len, usable_tokens(view)
-    evidence = gauges(view) | {
+    evidence = {
+        **gauges(view),
         "last_progress_age_seconds": age,
         "threshold_seconds": need,
         "max_model_len_tokens": longest,

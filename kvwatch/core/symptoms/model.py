@@ -96,6 +96,9 @@ class EngineView:
     """Symptoms of this engine that fired at the sample before."""
     _rows: dict[float, list[Sample]] = field(default_factory=dict, repr=False, compare=False)
     _held: dict[float, list[tuple[Sample, float]]] = field(default_factory=dict, repr=False, compare=False)
+    _spent: dict[float, dict[str, float]] = field(default_factory=dict, repr=False, compare=False)
+    memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What several judges ask for, worked out once (`tools`)."""
 
     def samples(self, window: float) -> list[Sample]:
         """The samples of the last so many seconds, and the one before them."""
@@ -108,6 +111,15 @@ class EngineView:
         if window not in self._held:
             self._held[window] = weights(self.samples(window), self.now - window)
         return self._held[window]
+
+    def spent(self, window: float) -> Mapping[str, float]:
+        """Seconds of the last so many, by regime."""
+        if window not in self._spent:
+            seconds: dict[str, float] = {}
+            for row, held in self.held(window):
+                seconds[row.regime] = seconds.get(row.regime, 0.0) + held
+            self._spent[window] = seconds
+        return self._spent[window]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ def _waits(
         if reason := lacks(view, *CORE):
             return unknown(reason)
         waited, need = regime_seconds(view, MINUTE, regime), view.limits[f"{symptom}.share"] * MINUTE
-        evidence = gauges(view) | {
+        evidence = {
+            **gauges(view),
             f"{regime}_seconds": waited,
             "window_seconds": MINUTE,
             "threshold_seconds": need,

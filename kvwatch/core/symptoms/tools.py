@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import wraps
 from math import floor, inf, isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 from kvwatch.core.derive import FIVE_MINUTES, MINUTE
 from kvwatch.core.percentiles import HOUR
 from kvwatch.core.regimes import Regime
 from kvwatch.core.symptoms.model import EngineView, Evidence, Judgement, Verdict
-from kvwatch.core.window import Minute, Sample, ladder_increase, seconds_where
+from kvwatch.core.window import Minute, Sample, ladder_increase
+
+T = TypeVar("T")
+
+
+def once(of: Callable[[EngineView], T]) -> Callable[[EngineView], T]:
+    """Works out what several judges of an engine ask for once per sample."""
+
+    @wraps(of)
+    def known(view: EngineView) -> T:
+        if of not in view.memo:
+            view.memo[of] = of(view)
+        found: T = view.memo[of]
+        return found
+
+    return known
 
 
 def judged(when: bool, evidence: Evidence) -> Judgement:
@@ -35,7 +51,8 @@ def lacks(view: EngineView, *signals: str) -> str:
     return ""
 
 
-def gauges(view: EngineView) -> dict[str, Any]:
+@once
+def gauges(view: EngineView) -> Mapping[str, Any]:
     """The numbers that every judgement of an engine shows.
 
     Gauges are of the newest moment with anything in the engine, within the memory of symptoms: a symptom that is
@@ -69,6 +86,7 @@ def lately(view: EngineView, seen: Callable[[Sample], bool]) -> bool:
     return any(map(seen, _remembered(view)))
 
 
+@once
 def _remembered(view: EngineView) -> list[Sample]:
     memory = view.limits["symptom.memory"]
     return [row for row in view.samples(memory) if row.t >= view.now - memory]
@@ -82,6 +100,7 @@ def windowed_mean(view: EngineView, histogram: str) -> tuple[float | None, float
     return gained.sum / gained.count, gained.count
 
 
+@once
 def long_past(view: EngineView) -> list[Minute]:
     """What was more than five minutes ago, up to an hour."""
     return [row for row in view.windows.minutes.since(view.now - HOUR) if row.t <= view.now - FIVE_MINUTES]
@@ -95,4 +114,5 @@ def usable_tokens(view: EngineView) -> float | None:
 
 def regime_seconds(view: EngineView, window: float, *regimes: Regime) -> float:
     """Seconds of the last `window` in one of the regimes."""
-    return seconds_where(view.held(window), lambda row: row.regime in regimes)
+    spent = view.spent(window)
+    return sum(spent.get(regime, 0.0) for regime in regimes)
