@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from kvwatch.core.catalogue import METRICS, PREFIX, Group
 from kvwatch.core.regimes import MEANING
-from kvwatch.core.symptoms import SYMPTOMS, THRESHOLDS
+from kvwatch.core.snapshot import EngineKey, Snapshot
+from kvwatch.core.symptoms import SYMPTOMS, THRESHOLDS, limits_of
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -34,13 +35,22 @@ def metrics() -> str:
 
 
 def symptoms() -> str:
-    """Every symptom: what it means, how bad, what to do first."""
-    rows = [[f"`{row.id}`", row.severity.value, row.title, _first_action(row.id)] for row in SYMPTOMS]
-    return table(["symptom", "severity", "what", "first thing to do"], rows)
-
-
-def _first_action(symptom: str) -> str:
-    return next(row.actions[0].text for row in SYMPTOMS if row.id == symptom)
+    """Every symptom: how bad, what it means, when it fires, what to do first, and what it accounts for."""
+    limits = limits_of({})
+    rows = [
+        [
+            f"`{row.id}`",
+            row.severity.value,
+            row.title,
+            row.fires_when(limits),
+            row.actions_for(Snapshot(EngineKey("any")))[0].text,
+            ", ".join(f"`{effect}`" for effect in row.explains),
+        ]
+        for row in SYMPTOMS
+    ]
+    return table(
+        ["symptom", "severity", "what", "fires when (defaults)", "first thing to do", "accounts for"], rows
+    )
 
 
 def regimes() -> str:

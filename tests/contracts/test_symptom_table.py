@@ -87,6 +87,17 @@ def test_what_wakes_someone_is_not_put_down_to_what_nobody_is_told_of() -> None:
     assert quiet == {("cold_start", "ttft_high")}
 
 
+@pytest.mark.parametrize("row", SYMPTOMS, ids=lambda row: row.id)
+def test_the_condition_in_words_has_the_thresholds_in_force(row: Symptom) -> None:
+    """Every threshold named in it is one of the row's, and it shows the values that are set."""
+    named = re.findall(r"\{(\w+)\}", row.when)
+    own = {threshold.name.partition(".")[2] for threshold in row.thresholds} | {"for", "keep"}
+    assert set(named) <= own
+    said = row.fires_when({f"{row.id}.{name}": 0.123 for name in own})
+    assert said.count("0.123") == len(named)
+    assert "{" not in said
+
+
 def test_rows_are_of_one_kind_each() -> None:
     """Ids are unique, and thresholds carry the id of their row."""
     assert len(BY_ID) == len(SYMPTOMS)

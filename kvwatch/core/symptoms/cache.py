@@ -179,6 +179,9 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="kv_thrashing",
         title="Requests are preempted and computed again",
+        when="≥ {per_request} preemptions per request and ≥ {preemptions} in 2 min under pressure, or"
+        " ≥ {recomputed} capacities of prompt tokens computed again while hardly anything is"
+        " generated",
         severity=Severity.CRITICAL,
         scope=Scope.ENGINE,
         for_s=10,
@@ -236,6 +239,7 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="kv_exhausted",
         title="Requests wait for KV cache",
+        when="regime kv_limited for > {share} of 1 min",
         severity=Severity.WARNING,
         scope=Scope.ENGINE,
         for_s=0,
@@ -261,6 +265,8 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="kv_near_full",
         title="The cache is full, and next to nothing waits yet",
+        when="cache full for > {share} of 2 min with next to nothing waiting, or usage ≥ {course_from}"
+        " and on course to be full within {course_within}",
         severity=Severity.INFO,
         scope=Scope.ENGINE,
         for_s=0,

@@ -43,6 +43,7 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="engine_stalled",
         title="The engine is stalled while its health check may be green",
+        when="regime stalled: requests in the engine, and no counter and no usage moves for 30 s",
         severity=Severity.CRITICAL,
         scope=Scope.ENGINE,
         for_s=0,
@@ -78,6 +79,8 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="kv_usage_stuck",
         title="Cache in use while nothing runs or waits",
+        when="usage > {usage} for {for} with nothing running or waiting, or all of it left behind by"
+        " its clients",
         severity=Severity.WARNING,
         scope=Scope.ENGINE,
         for_s=60,

@@ -205,6 +205,9 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="ttft_high",
         title="First tokens come late, and no queue accounts for it",
+        when="95th percentile of time to first token over 5 min ≥ {seconds}, or ≥ {times} × what it"
+        " usually was within the hour and ≥ {rise_from}; inter-token latency ≤ {inter_token}; no"
+        " cold start; no queue that is over",
         severity=Severity.WARNING,
         scope=Scope.ENGINE,
         for_s=15,
@@ -257,6 +260,8 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="cold_start",
         title="First tokens were late only because the server had just started",
+        when="the first requests of a server up for ≤ {within} (or its first {first}) had to wait ≥"
+        " {late}, without a queue, and those since take ≤ {share} of that",
         severity=Severity.INFO,
         scope=Scope.ENGINE,
         for_s=0,
@@ -306,6 +311,8 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="shared_prefix_slow",
         title="Long prompts are computed whole, and first tokens wait for it",
+        when="median prompt ≥ {prompt_tokens} tokens, 95th percentile of time to first token ≥"
+        " {seconds}, prefill the larger part, hit ratio < {hit_ratio} or caching off",
         severity=Severity.WARNING,
         scope=Scope.ENGINE,
         for_s=30,

@@ -128,6 +128,8 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="request_never_fits",
         title="The request at the head of the queue can never be scheduled",
+        when="nothing runs, requests wait, nothing moved for {nothing_moves}, and the longest request"
+        " that is taken exceeds the usable capacity",
         severity=Severity.CRITICAL,
         scope=Scope.ENGINE,
         for_s=10,
@@ -166,6 +168,8 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="long_request_hogs_cache",
         title="A few long requests hold the cache while others wait",
+        when="for > {share} of 1 min requests wait, usage ≥ {usage}, and each running request holds ≥"
+        " {each} of the cache and ≥ {times} usual lengths",
         severity=Severity.WARNING,
         scope=Scope.ENGINE,
         for_s=0,
@@ -206,6 +210,7 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="max_model_len_oversized",
         title="--max-model-len is far longer than what is served",
+        when="max_model_len ≥ {times} × the 99th percentile of total length over 1 h, ≥ {requests} requests",
         severity=Severity.INFO,
         scope=Scope.ENGINE,
         for_s=60,

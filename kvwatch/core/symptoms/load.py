@@ -176,6 +176,8 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="requests_failing",
         title="Requests fail or are refused",
+        when="over 5 min errors > {errors} or aborts > {aborts} of finished, or refusals >"
+        " {rejections} of all, of ≥ {requests} requests",
         severity=Severity.WARNING,
         scope=Scope.TARGET,
         for_s=0,
@@ -216,6 +218,7 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="gpu_underused",
         title="The GPU has little to do while requests run",
+        when="over 5 min of traffic KV usage < {usage} and GPU activity < {active}",
         severity=Severity.INFO,
         scope=Scope.TARGET,
         for_s=0,
@@ -253,6 +256,8 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="engine_imbalance",
         title="Engines of one server are loaded unlike each other",
+        when="over 2 min mean usage differs by ≥ {difference} (fullest ≥ {fullest}), or one waits"
+        " while another idles for > {share} of it",
         severity=Severity.WARNING,
         scope=Scope.TARGET,
         for_s=0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -161,6 +162,8 @@ class TargetView:
 class Symptom:
     """One row of the table.
 
+    `when` is the condition in words, with the row's thresholds (and ``for``, ``keep``) in braces; `fires_when` fills
+    them in.
     `for_s`: how long the verdict must be active before it fires; `keep_s`: how long it must be clear before
     it is over (damps flapping). `causes` most likely first, `actions` in the order to try. `explains` names
     symptoms that this one, when firing, accounts for. `origin` is where condition and thresholds come from.
@@ -168,6 +171,7 @@ class Symptom:
 
     id: str
     title: str
+    when: str
     severity: Severity
     scope: Scope
     for_s: float
@@ -179,6 +183,17 @@ class Symptom:
     origin: str
     thresholds: tuple[Threshold, ...] = ()
     explains: tuple[str, ...] = ()
+
+    def fires_when(self, limits: Mapping[str, float]) -> str:
+        """The condition in words, with the thresholds that are in force."""
+        units = {threshold.name: threshold.unit for threshold in self.thresholds}
+
+        def said(match: re.Match[str]) -> str:
+            name = f"{self.id}.{match[1]}"
+            seconds = match[1] in {"for", "keep"} or units[name] == "seconds"
+            return f"{limits[name]:g}{' s' if seconds else ''}"
+
+        return re.sub(r"\{(\w+)\}", said, self.when)
 
     def actions_for(self, snapshot: Snapshot) -> tuple[Action, ...]:
         return tuple(action for action in self.actions if action.fits(snapshot))

@@ -127,6 +127,7 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="prefix_cache_off",
         title="Prefix caching is off and prompts are long",
+        when="caching off and median prompt over 1 h ≥ {prompt_tokens} tokens",
         severity=Severity.INFO,
         scope=Scope.ENGINE,
         for_s=30,
@@ -144,6 +145,9 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="prefix_cache_thrash",
         title="Prefixes are evicted before they are used again",
+        when="hit ratio over 5 min ≥ {fall} below what it was (≥ {usual}), prompts no longer than"
+        " before, and fewer prompts fit than there are sessions or usage ≥ {occupancy} at its"
+        " 90th percentile",
         severity=Severity.WARNING,
         scope=Scope.ENGINE,
         for_s=30,
@@ -205,6 +209,9 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="prefix_cache_ineffective",
         title="The prefix cache hardly ever hits",
+        when="hit ratio over 5 min < {hit_ratio} of ≥ {queried_tokens} tokens looked up by ≥"
+        " {requests} requests, of prompts of ≥ {blocks} blocks or with units of reuse of ≥ 256"
+        " tokens",
         severity=Severity.INFO,
         scope=Scope.ENGINE,
         for_s=30,

@@ -69,6 +69,7 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="sequence_limited",
         title="Requests wait for a slot while the cache has room",
+        when="regime sequence_limited for > {share} of 1 min",
         severity=Severity.WARNING,
         scope=Scope.ENGINE,
         for_s=0,
@@ -99,6 +100,7 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="prefill_limited",
         title="Requests wait for prefill while slots and cache are free",
+        when="regime prefill_limited for > {share} of 1 min",
         severity=Severity.WARNING,
         scope=Scope.ENGINE,
         for_s=0,
@@ -129,6 +131,7 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="requests_deferred",
         title="Requests are deferred: they wait for a LoRA slot, a KV transfer or a grammar",
+        when="regime deferred for > {share} of 1 min",
         severity=Severity.WARNING,
         scope=Scope.ENGINE,
         for_s=0,
@@ -142,6 +145,7 @@ ROWS: tuple[Symptom, ...] = (
             "grammars of structured output are being compiled",
         ),
         actions=(
+            Action("see which of the three it is (hints in the evidence): adapters, transfers or grammars"),
             Action(
                 "raise --max-loras to the adapters that are asked for at once, if the GPU memory allows, or send each"
                 " adapter to a server of its own",

@@ -95,6 +95,7 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="target_down",
         title="vLLM is not answering",
+        when="scrapes fail for {for}, or for {share} of lately's time; the kind of failure is named",
         severity=Severity.CRITICAL,
         scope=Scope.TARGET,
         for_s=30,
@@ -120,6 +121,7 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="startup_kv_failure",
         title="vLLM has never come up since kvwatch began to watch",
+        when="never up since kvwatch began, and refused, timed out or answered with an error for {for}",
         severity=Severity.CRITICAL,
         scope=Scope.TARGET,
         for_s=900,
@@ -161,6 +163,7 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="engine_restarted",
         title="vLLM restarted",
+        when="its start time moved, or several counters fell at once; shown for {shown}",
         severity=Severity.WARNING,
         scope=Scope.TARGET,
         for_s=0,
@@ -192,6 +195,7 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="signals_missing",
         title="vLLM answers, but what kvwatch needs is not there",
+        when="usage, running or waiting missing, or no engine on the page, for {for}",
         severity=Severity.WARNING,
         scope=Scope.TARGET,
         for_s=30,
