@@ -6,13 +6,13 @@ import argparse
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
 from kvwatch.commands import options
 from kvwatch.commands.output import complain
-from kvwatch.core.outcome import Outcome, Pace
+from kvwatch.core.outcome import Facts, Outcome, Pace, Scrape
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load
 from kvwatch.settings.target import overridden, parse_target, same_server
 
@@ -104,6 +104,27 @@ def count(seconds: float, settings: Settings) -> int:
     return int(seconds / settings.interval_s + 1e-6) + 1
 
 
+class _Asking:
+    """Asks once, beside the scrapes, what the other endpoints of a server say."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Facts] | None = None
+        self._taken = False
+
+    def take(self, ask: Callable[[], Coroutine[Any, Any, Facts]]) -> Facts | None:
+        """What they said, the first time that it is known."""
+        if self._task is None:
+            self._task = asyncio.create_task(ask())
+        if self._taken or not self._task.done():
+            return None
+        self._taken = True
+        return self._task.result()
+
+    def end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+
 async def scrapes(
     target: TargetSettings,
     settings: Settings,
@@ -112,8 +133,8 @@ async def scrapes(
     seconds: float | None,
     pace: Callable[[float], Pace] = lambda _: Pace.FULL,
 ) -> AsyncIterator[tuple[float, Outcome]]:
-    """Whole pages, an interval apart, with their monotonic time and what was read of the GPUs meanwhile, until the
-    time is over or `stop` is set."""
+    """Whole pages, an interval apart, with their monotonic time and what was read meanwhile of the GPUs and, once it
+    answers, of the server's other endpoints, until the time is over or `stop` is set."""
     from kvwatch.sidecar.clock import SystemClock
     from kvwatch.sidecar.gpus import read_beside
     from kvwatch.sidecar.lookups import Lookups
@@ -126,13 +147,18 @@ async def scrapes(
         client = client_for(target)
     except OSError as error:
         raise SettingsError([f"can't use the certificates in {target.ca_file}: {error}"]) from None
-    async with client, read_beside(settings, clock) as gpus:
+    async with client, read_beside(settings, clock) as gpus, contextlib.AsyncExitStack() as stack:
         scraper, feed = Scraper(target, settings, client), gpus.feed()
+        asking = _Asking()
+        stack.callback(asking.end)
         due = start = clock.now()
         while not stop.is_set():
             found = await scraper.scrape(pace(clock.now()))
             now = clock.now()
-            yield now, replace(found, interval_s=settings.interval_s, gpu=feed.take(now))
+            found = replace(found, interval_s=settings.interval_s, gpu=feed.take(now))
+            if isinstance(found, Scrape):
+                found = replace(found, facts=asking.take(scraper.facts))
+            yield now, found
             due = max(due + settings.interval_s, clock.now())
             if seconds is not None and due > start + seconds + 1e-3:
                 return

@@ -111,6 +111,8 @@ def _record_of(outcome: Outcome, gpus: Sequence[str]) -> Record:
     """What is recorded of an outcome; of the GPUs only those that are the server's."""
     gpu = outcome.gpu and replace(outcome.gpu, gpus=chosen(outcome.gpu.gpus, gpus)[0])
     if isinstance(outcome, Scrape):
-        return Record(outcome.wall, 200, outcome.body, content_type=outcome.content_type, gpu=gpu)
+        return Record(
+            outcome.wall, 200, outcome.body, content_type=outcome.content_type, gpu=gpu, facts=outcome.facts
+        )
     said = _STATUS.search(outcome.detail) if outcome.kind is Failure.HTTP_STATUS else None
     return Record(outcome.wall, int(said[1]) if said else 0, error=outcome.detail, gpu=gpu)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvwatch.core.findings import explained_by, lifecycles
+from kvwatch.core.findings import accounting, explained_by, lifecycles
 from kvwatch.core.gpu import Gpu
 from kvwatch.core.lifecycle import Stage
 from kvwatch.core.percentiles import LATENCIES, LENGTHS, QUANTILES, TOTAL_LENGTH, labelled
@@ -202,10 +202,9 @@ def _symptom_states(reading: Reading) -> Iterator[Sample]:
 
 
 def _symptom_explained(reading: Reading) -> Iterator[Sample]:
-    lives = list(lifecycles(reading.state))
-    firing = [(key, name) for key, name, life in lives if life.stage is Stage.FIRING]
-    for key, name, life in lives:
-        by = explained_by(key, name, firing) if life.stage is Stage.FIRING else ()
+    causes = accounting(reading.state)
+    for key, name, life in lifecycles(reading.state):
+        by = explained_by(key, name, causes) if life.stage is Stage.FIRING else ()
         yield (*key, name), float(bool(by))
 
 

@@ -30,10 +30,11 @@ class Finding:
 def findings(state: State) -> tuple[Finding, ...]:
     """What fires on a target now: causes before effects, then by severity."""
     firing = {(key, name): life for key, name, life in lifecycles(state) if life.stage is Stage.FIRING}
+    causes = accounting(state)
     found = []
     for (key, name), life in firing.items():
         symptom = BY_ID[name]
-        by = explained_by(key, name, firing)
+        by = explained_by(key, name, causes)
         since = life.since if life.since is not None else state.now or 0.0
         found.append(
             Finding(
@@ -49,12 +50,21 @@ def findings(state: State) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda f: (bool(f.explained_by), _ORDER[f.symptom.severity], f.since)))
 
 
-def explained_by(key: EngineKey, symptom: str, firing: Iterable[tuple[EngineKey, str]]) -> tuple[str, ...]:
-    """The firing symptoms that account for one: of the same engine, or where either is of the whole target."""
+def accounting(state: State) -> tuple[tuple[EngineKey, str], ...]:
+    """The symptoms that account for others: those that fire, and those that do so already while pending."""
+    return tuple(
+        (key, name)
+        for key, name, life in lifecycles(state)
+        if life.stage is Stage.FIRING or (life.stage is Stage.PENDING and BY_ID[name].explains_while_pending)
+    )
+
+
+def explained_by(key: EngineKey, symptom: str, causes: Iterable[tuple[EngineKey, str]]) -> tuple[str, ...]:
+    """Which of the causes account for a symptom: of the same engine, or where either is of the whole target."""
     return tuple(
         dict.fromkeys(
             other
-            for of, other in firing
+            for of, other in causes
             if symptom in BY_ID[other].explains and (of == key or not of.model_name or not key.model_name)
         )
     )

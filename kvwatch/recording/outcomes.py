@@ -31,6 +31,7 @@ def outcome(record: Record, *, interval_s: float, pace: Pace = Pace.FULL) -> Out
             interval_s=interval_s,
             pace=pace,
             content_type=record.content_type,
+            facts=record.facts,
             gpu=record.gpu,
         )
     if record.status:

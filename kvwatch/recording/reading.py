@@ -19,7 +19,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeGuard, cast
 
-from kvwatch.recording.gpus import of_fields
+from kvwatch.recording import facts, gpus
 from kvwatch.recording.records import Record, RecordingError, Skipped
 
 if TYPE_CHECKING:
@@ -145,7 +145,8 @@ def _record(number: int, line: bytes) -> Record | Skipped:
         body.encode(errors="backslashreplace") if isinstance(body, str) else b"",
         str(fields.get("error") or ""),
         str(fields.get("content_type") or ""),
-        of_fields(fields),
+        gpus.of_fields(fields),
+        facts.of_fields(fields),
     )
 
 

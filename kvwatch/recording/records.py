@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvwatch.core.gpu import GpuReading
+from kvwatch.core.outcome import Facts
 
 
 class RecordingError(Exception):
@@ -26,6 +27,8 @@ class Record:
     content_type: str = ""
     gpu: GpuReading | None = None
     """What was read of the server's GPUs since the record before, if anything."""
+    facts: Facts | None = None
+    """What other endpoints of the server said since the record before, if anything."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kvwatch.recording.gpus import as_fields
+from kvwatch.recording import facts, gpus
 from kvwatch.recording.records import Record, RecordingError, WriteError
 
 
@@ -50,7 +50,9 @@ class Writer:
         if record.error:
             fields["error"] = record.error
         if record.gpu is not None:
-            fields |= as_fields(record.gpu)
+            fields |= gpus.as_fields(record.gpu)
+        if record.facts is not None:
+            fields |= facts.as_fields(record.facts)
         line = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
         self._put(self._packer.compress(line) + self._packer.flush(zlib.Z_SYNC_FLUSH))
         self.records += 1

@@ -7,6 +7,7 @@ from kvwatch.core.signals import CORE
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom
 from kvwatch.core.symptoms.tools import gauges, judged, lacks, unknown
 from kvwatch.core.thresholds import Threshold
+from kvwatch.core.window import increase
 
 
 def _engine_stalled(view: EngineView) -> Judgement:
@@ -18,8 +19,28 @@ def _engine_stalled(view: EngineView) -> Judgement:
         **gauges(view),
         "last_progress_age_seconds": view.derived.get("last_progress_age_seconds"),
         "threshold_seconds": view.limits["regime.stalled_after"],
+        "signs_of_life": _signs_of_life(view),
     }
     return judged(view.regime is Regime.STALLED, evidence)
+
+
+def _signs_of_life(view: EngineView) -> str:
+    """Whether the engine's loop still turns while nothing gets on: then its schedule is stuck, not its process.
+
+    An engine that hangs or died changes nothing on its page. One whose scheduler finds nothing that it may run still
+    counts what comes into its queue and, before vLLM 0.27, its look-ups of the prefix cache.
+    """
+    age = view.derived.get("last_progress_age_seconds") or 0.0
+    rows = [row for row in view.samples(max(age - _SETTLED_S, 0.0)) if row.t >= view.now - age + _SETTLED_S]
+    if len({(row.running, row.waiting) for row in rows}) > 1:
+        return "its queue still changes: it schedules nothing of it"
+    if increase(rows, "prefix_cache_queried_tokens_total"):
+        return "it still tries to schedule: nothing of its queue fits"
+    return "none"
+
+
+#: Gauges may be written a moment after the last progress.
+_SETTLED_S = 3.0
 
 
 def _kv_usage_stuck(view: EngineView) -> Judgement:
@@ -53,7 +74,7 @@ ROWS: tuple[Symptom, ...] = (
         " freezes its gauges, so nothing else tells.",
         causes=(
             "the engine process hangs or died without the API server noticing",
-            "a request at the head of the queue can never be scheduled",
+            "a request at the head of the queue can never be scheduled (signs_of_life in the evidence)",
         ),
         actions=(
             Action("send one short request: if it is answered, nothing hangs, and the gauges are stale"),

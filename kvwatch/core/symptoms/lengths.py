@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kvwatch.core.derive import MINUTE
 from kvwatch.core.percentiles import HOUR, LENGTHS, TOTAL_LENGTH, labelled
 from kvwatch.core.signals import CORE
@@ -29,47 +31,55 @@ def _long_request_hogs_cache(view: EngineView) -> Judgement:
     limits = view.limits
     each, full = limits["long_request_hogs_cache.each"], limits["long_request_hogs_cache.usage"]
 
-    def hogged(row: Sample) -> bool:
-        usage, running, waiting = row.usage or 0.0, row.running or 0.0, row.waiting or 0.0
-        return running >= 1 and waiting >= 1 and usage >= full and usage / running >= each
+    def full_and_waiting(row: Sample) -> bool:
+        return bool(row.running and row.waiting) and (row.usage or 0.0) >= full
 
-    held = view.held(MINUTE)
-    seconds, need = seconds_where(held, hogged), limits["long_request_hogs_cache.share"] * MINUTE
+    def hogged(row: Sample) -> bool:
+        return full_and_waiting(row) and (row.usage or 0.0) >= each * (row.running or 0.0)
+
+    held, need = view.held(MINUTE), limits["long_request_hogs_cache.share"] * MINUTE
+    by_few, at_all = seconds_where(held, hogged), seconds_where(held, full_and_waiting)
     generated = increase(view.samples(MINUTE), "generation_tokens_total") or 0.0
-    usual = _usual_length(view)
-    footprint = _footprint_tokens(view, hogged)
+    footprint, served = _footprint_tokens(view, full_and_waiting), _served_meanwhile(view)
+    usual = served if served is not None else view.derived.get(labelled(TOTAL_LENGTH, 0.5))
     evidence = {
         **gauges(view),
-        "hogged_seconds": seconds,
+        "full_and_waiting_seconds": at_all,
+        "held_by_few_seconds": by_few,
         "window_seconds": MINUTE,
         "threshold_seconds": need,
         "threshold_usage_each_ratio": each,
         "mean_tokens_held_each": footprint,
         "usual_request_tokens": usual,
+        "threshold_times_usual": limits["long_request_hogs_cache.times"],
         "generated_tokens": generated,
     }
-    if seconds <= need or generated <= 0 or not lately(view, hogged):
+    if at_all <= need or generated <= 0 or not lately(view, full_and_waiting):
         return clear(**evidence)
-    if usual is not None and footprint is not None:
-        return judged(footprint >= limits["long_request_hogs_cache.times"] * usual, evidence)
-    return judged(True, evidence)
+    long = (
+        None
+        if usual is None or footprint is None
+        else footprint >= limits["long_request_hogs_cache.times"] * usual
+    )
+    if by_few > need:
+        return judged(long is not False, evidence)
+    # More than a few run: those that are served meanwhile are short, so it is not the few short ones that hold it.
+    return judged(served is not None and bool(long), evidence)
 
 
-def _usual_length(view: EngineView) -> float | None:
-    """Tokens of a usual request: the median of the hour, or the mean since the start while that is of too few."""
-    median = view.derived.get(labelled(TOTAL_LENGTH, 0.5))
-    if median is not None:
-        return median
-    seen = [histogram for name in LENGTHS if (histogram := view.lifetime.get(name)) is not None]
-    if len(seen) < len(LENGTHS) or min(histogram.count for histogram in seen) < _FEW:
+def _served_meanwhile(view: EngineView) -> float | None:
+    """Mean tokens, prompt and output, of the requests that finished within the last minute; None if too few did."""
+    rows = view.windows.ladders.since(view.now - MINUTE)
+    gained = [one for name in LENGTHS if (one := ladder_increase(rows, name)) is not None]
+    if len(gained) < len(LENGTHS) or min(one.count for one in gained) < _FEW:
         return None
-    return sum(histogram.sum / histogram.count for histogram in seen)
+    return sum(one.sum / one.count for one in gained)
 
 
-def _footprint_tokens(view: EngineView, hogged: object) -> float | None:
+def _footprint_tokens(view: EngineView, seen: Callable[[Sample], bool]) -> float | None:
     """Tokens that a running request holds on average, over the last minute; None if the capacity is unknown."""
     capacity = view.derived.get("kv_cache_capacity_tokens")
-    held = [(row, seconds) for row, seconds in view.held(MINUTE) if callable(hogged) and hogged(row)]
+    held = [(row, seconds) for row, seconds in view.held(MINUTE) if seen(row)]
     running = sum((row.running or 0.0) * seconds for row, seconds in held)
     if capacity is None or not running:
         return None
@@ -168,8 +178,8 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="long_request_hogs_cache",
         title="A few long requests hold the cache while others wait",
-        when="for > {share} of 1 min requests wait, usage ≥ {usage}, and each running request holds ≥"
-        " {each} of the cache and ≥ {times} usual lengths",
+        when="for > {share} of 1 min requests wait, usage ≥ {usage}, and the running ones hold ≥ {times}"
+        " times each what finishing ones had, or ≥ {each} of the cache each",
         severity=Severity.WARNING,
         scope=Scope.ENGINE,
         for_s=0,
@@ -185,9 +195,9 @@ ROWS: tuple[Symptom, ...] = (
             Threshold("long_request_hogs_cache.usage", 0.7, "ratio", "Usage of all, at least.", high=1),
             Threshold(
                 "long_request_hogs_cache.times",
-                2,
+                2.5,
                 "ratio",
-                "Tokens held per running request, in median lengths of finished ones, at least.",
+                "Tokens held per running request, in lengths of those that finish meanwhile, at least.",
                 high=1000,
             ),
         ),

@@ -166,7 +166,8 @@ class Symptom:
     them in.
     `for_s`: how long the verdict must be active before it fires; `keep_s`: how long it must be clear before
     it is over (damps flapping). `causes` most likely first, `actions` in the order to try. `explains` names
-    symptoms that this one, when firing, accounts for. `origin` is where condition and thresholds come from.
+    symptoms that this one accounts for when it fires, with `explains_while_pending` already while it is pending.
+    `origin` is where condition and thresholds come from.
     """
 
     id: str
@@ -183,6 +184,7 @@ class Symptom:
     origin: str
     thresholds: tuple[Threshold, ...] = ()
     explains: tuple[str, ...] = ()
+    explains_while_pending: bool = False
 
     def fires_when(self, limits: Mapping[str, float]) -> str:
         """The condition in words, with the thresholds that are in force."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvwatch.core.derive import FIVE_MINUTES
-from kvwatch.core.percentiles import labelled
+from kvwatch.core.derive import FIVE_MINUTES, TWO_MINUTES
+from kvwatch.core.percentiles import HOUR, labelled
 from kvwatch.core.symptoms.actions import ENABLE_PREFIX_CACHING, FP8, LENGTH, MORE_KV, OFFLOAD
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom, Verdict
-from kvwatch.core.symptoms.tools import clear, judged, lacks, long_past, unknown
+from kvwatch.core.symptoms.tools import clear, judged, lacks, unknown
 from kvwatch.core.thresholds import Threshold
 from kvwatch.core.window import Minute, Sample, increase
 
@@ -74,6 +74,12 @@ def _prefix_cache_off(view: EngineView) -> Judgement:
     return judged(median is not None and median >= mark, evidence)
 
 
+def _before(view: EngineView) -> list[Minute]:
+    """What was more than two minutes ago, up to an hour."""
+    rows = view.windows.minutes.since(view.now - HOUR)
+    return [row for row in rows if row.t <= view.now - TWO_MINUTES]
+
+
 def _prefix_cache_thrash(view: EngineView) -> Judgement:
     if reason := lacks(view):
         return unknown(reason)
@@ -83,12 +89,19 @@ def _prefix_cache_thrash(view: EngineView) -> Judgement:
     if reason := lacks(view, *names):
         return unknown(reason)
     limits = view.limits
-    before = long_past(view)
+    rows, before = view.samples(TWO_MINUTES), _before(view)
     queried, hits = (increase(before, name) or 0.0 for name in names)
     usual = hits / queried if queried >= limits["prefix_cache_thrash.queried_tokens"] else None
-    recent = increase(view.samples(FIVE_MINUTES), names[0]) or 0.0
-    ratio = view.derived.get("prefix_cache_hit_ratio")
-    mean, _ = _mean_prompt(view.samples(FIVE_MINUTES))
+    recent, found = (increase(rows, name) or 0.0 for name in names)
+    ratio = found / recent if recent >= limits["prefix_cache_thrash.queried_tokens"] else None
+    mean, _ = _mean_prompt(rows)
+    capacity = view.derived.get("kv_cache_capacity_tokens")
+    fit = capacity / mean if capacity is not None and mean else None
+    sessions = max(
+        [(row.running or 0.0) + (row.waiting or 0.0) for row in view.samples(FIVE_MINUTES)]
+        + [view.ceiling or 0.0]
+    )
+    occupancy = view.derived.get("cache_pressure_occupancy_ratio")
     usual_mean, _ = _mean_prompt(before)
     alike = not mean or not usual_mean or mean <= limits["prefix_cache_thrash.longer"] * usual_mean
     capacity = view.derived.get("kv_cache_capacity_tokens")
@@ -99,10 +112,10 @@ def _prefix_cache_thrash(view: EngineView) -> Judgement:
     )
     occupancy = view.derived.get("cache_pressure_occupancy_ratio")
     evidence = {
-        "prefix_cache_hit_ratio": ratio,
+        "hit_ratio": ratio,
         "usual_hit_ratio": usual,
         "queried_tokens": recent,
-        "window_seconds": FIVE_MINUTES,
+        "window_seconds": TWO_MINUTES,
         "mean_prompt_tokens": mean,
         "usual_mean_prompt_tokens": usual_mean,
         "prompts_that_fit": fit,
@@ -112,7 +125,7 @@ def _prefix_cache_thrash(view: EngineView) -> Judgement:
         "threshold_fall_ratio": limits["prefix_cache_thrash.fall"],
         "threshold_occupancy_ratio": limits["prefix_cache_thrash.occupancy"],
     }
-    if ratio is None or usual is None or recent < limits["prefix_cache_thrash.queried_tokens"]:
+    if ratio is None or usual is None:
         return clear(**evidence)  # too little was looked up, now or before, to tell a fall
     if "prefix_cache_hit_ratio" in view.derived.untrusted:
         return Judgement(Verdict.UNKNOWN, evidence, view.derived.untrusted["prefix_cache_hit_ratio"])
@@ -145,7 +158,7 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="prefix_cache_thrash",
         title="Prefixes are evicted before they are used again",
-        when="hit ratio over 5 min ≥ {fall} below what it was (≥ {usual}), prompts no longer than"
+        when="hit ratio over 2 min ≥ {fall} below what it was (≥ {usual}), prompts no longer than"
         " before, and fewer prompts fit than there are sessions or usage ≥ {occupancy} at its"
         " 90th percentile",
         severity=Severity.WARNING,
@@ -168,7 +181,7 @@ ROWS: tuple[Symptom, ...] = (
                 "prefix_cache_thrash.queried_tokens",
                 10_000,
                 "tokens",
-                "Looked up in 5 min, and before, at least.",
+                "Looked up in 2 min, and before, at least.",
             ),
             Threshold(
                 "prefix_cache_thrash.longer",

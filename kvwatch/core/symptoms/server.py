@@ -116,6 +116,23 @@ ROWS: tuple[Symptom, ...] = (
             Action("look at the server's process and the last lines of its log"),
             Action("ask /health and /metrics by hand from this host"),
         ),
+        explains=(
+            "engine_stalled",
+            "kv_usage_stuck",
+            "kv_thrashing",
+            "kv_exhausted",
+            "kv_near_full",
+            "request_never_fits",
+            "long_request_hogs_cache",
+            "sequence_limited",
+            "prefill_limited",
+            "requests_deferred",
+            "ttft_high",
+            "shared_prefix_slow",
+            "prefix_cache_thrash",
+            "engine_imbalance",
+            "requests_failing",
+        ),
         origin="as Prometheus' up == 0; the kind of failure is named because the remedy differs by kind",
     ),
     Symptom(
@@ -127,8 +144,8 @@ ROWS: tuple[Symptom, ...] = (
         for_s=900,
         keep_s=0,
         judge=_startup_kv_failure,
-        meaning="Loading a model takes minutes; this has taken longer. Most servers that never come up could not make"
-        " their KV cache, and the log says so.",
+        meaning="Loading a model takes minutes; this has taken longer. Until then that it does not answer is"
+        " put down to its start. Most servers that never come up could not make their KV cache, and the log says so.",
         causes=(
             "the weights leave too little memory for the cache",
             "--max-model-len is longer than the cache holds",
@@ -157,6 +174,7 @@ ROWS: tuple[Symptom, ...] = (
             ),
         ),
         explains=("target_down",),
+        explains_while_pending=True,
         origin="vLLM's own start-up errors; the two about memory have opposite remedies (vllm-project/vllm #2248,"
         " #10439)",
     ),
