@@ -48,6 +48,12 @@ UNUSED = re.compile(
     r"request_params_n|request_params_max_tokens|request_max_num_generation_tokens|request_inference_time_seconds"
     r"|request_time_per_output_token_seconds|request_num_preemptions|mm_cache_.*|estimated_.*|kv_block_.*|.*_created"
 )
+# Of the captures that say ``lean`` beside them (long ones, two engines) also these: what kvwatch does not read,
+# and the buckets of histograms whose sum and count are enough for every symptom. The HELP lines go too.
+LEAN = re.compile(
+    r"vllm:(?:request_prefill_kv_computed_tokens|prompt_tokens_cached)_.*"
+    r"|vllm:(?:iteration_tokens_total|(?:request_(?:queue|prefill|decode)_time|e2e_request_latency)_seconds)_bucket"
+)
 LOAD = re.compile(r"^vllm:num_requests_(?:running|waiting)\{[^}]*\} (\S+)$", re.MULTILINE)
 STARTED = re.compile(r"^process_start_time_seconds (\S+)$", re.MULTILINE)
 HEADING = re.compile(r"# (?:HELP|TYPE) (\S+) ")
@@ -94,10 +100,25 @@ def strip(body: str) -> str:
     return "".join(kept())
 
 
-def stripped(samples: Iterable[Sample]) -> Iterator[Sample]:
+def thin(body: str) -> str:
+    """A stripped page without what the captures that say ``lean`` leave out as well."""
+
+    def kept(line: str) -> bool:
+        if heading := HEADING.match(line):
+            return line.startswith("# TYPE") and not LEAN.fullmatch(f"{heading[1]}_")
+        return not LEAN.fullmatch(line.partition("{")[0].partition(" ")[0])
+
+    return "".join(line for line in body.splitlines(keepends=True) if kept(line))
+
+
+def stripped(samples: Iterable[Sample], lean: bool = False) -> Iterator[Sample]:
     """The same time-line with stripped pages."""
     for sample in samples:
-        yield sample | {"body": strip(sample["body"])} if "body" in sample else sample
+        if "body" not in sample:
+            yield sample
+            continue
+        body = strip(sample["body"])
+        yield sample | {"body": thin(body) if lean else body}
 
 
 def select(samples: list[Sample]) -> list[Sample]:
@@ -167,19 +188,36 @@ def table(known: dict[str, Any]) -> Iterator[str]:
         yield f"| `{name}` | `{' '.join(environment + fact['flags'])}` | {phases}{gone} |"
 
 
+def asked(load: dict[str, Any]) -> str:
+    """One load in words."""
+    paced = f"{load['rate']} requests/s" if "rate" in load else f"{load['concurrency']} clients"
+    if "max_requests" in load and load["max_requests"] == 1:
+        paced = "one request"
+    prompt = f"{load['tail'][0]}-{load['tail'][1]} own"
+    if "shared" in load:
+        prompt = f"{load['shared']} shared + {prompt}"
+    if "head" in load:
+        prompt = f"{load['head']} varying first + {prompt}"
+    if "sessions" in load:
+        first, last = load["own_prefix"]
+        prompt = f"{first}-{last} of one of {load['sessions']} sessions in turn + {prompt}"
+    text = f"{paced}, {prompt} prompt tokens, {load['out'][0]}-{load['out'][1]} output tokens"
+    if "models" in load:
+        text += f", for {' '.join(load['models'])}"
+    for name, value in load.get("headers", {}).items():
+        text += f", {name}: {value}"
+    if "extra" in load:
+        text += f", with {json.dumps(load['extra'])}"
+    return text
+
+
 def describe(phase: dict[str, Any]) -> str:
-    """One phase in words: its name and its load."""
+    """One phase in words: its name and its loads."""
     text = str(phase["name"])
-    if load := phase.get("load"):
-        paced = f"{load['rate']} requests/s" if "rate" in load else f"{load['concurrency']} clients"
-        prompt = f"{load['tail'][0]}-{load['tail'][1]} own"
-        if "shared" in load:
-            prompt = f"{load['shared']} shared + {prompt}"
-        if "head" in load:
-            prompt = f"{load['head']} varying first + {prompt}"
-        text += f" ({paced}, {prompt} prompt tokens, {load['out'][0]}-{load['out'][1]} output tokens)"
+    if loads := [*filter(None, [phase.get("load")]), *(beside["load"] for beside in phase.get("beside", []))]:
+        text += f" ({'; beside it '.join(map(asked, loads))})"
     for moment, signal in phase.get("signals", []):
-        text += f", {signal} to the engine at {moment:.0f}"
+        text += f", {signal} to the {phase.get('to', 'engine')} at {moment:.0f}"
     if "down_at" in phase:
         text += f" (ended at {phase['down_at']:.0f}, started anew at {phase['started_at']:.0f})"
     return text
@@ -200,8 +238,9 @@ def main() -> None:
         samples = read(path)
         meta = json.loads(path.with_name(f"{scenario}.meta.json").read_text(encoding="utf-8"))
         known[f"{version}/{scenario}"] = facts(meta, samples)
+        timeline = stripped(samples, lean=meta.get("lean", False))
         written += write(CAPTURES / path.parent.name / path.name, select(samples))
-        written += write(RECORDINGS / f"{version}--{path.name}", stripped(samples))
+        written += write(RECORDINGS / f"{version}--{path.name}", timeline)
         if (version, scenario) == DEMONSTRATED[:2]:
             start = samples[0]["t"] + DEMONSTRATED[2]
             written += write(DEMO, stripped(sample for sample in samples if sample["t"] >= start))
