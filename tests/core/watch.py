@@ -107,15 +107,21 @@ class Watch:
         return seconds
 
 
-def replayed(name: str, policy: Policy | None = None) -> Watch:
-    """A watch that saw a whole recording, by the recording's own clock and with the paces it would have asked for."""
+def replayed(
+    name: str, policy: Policy | None = None, *, facts: Facts | None = None, until: float | None = None
+) -> Watch:
+    """A watch that saw a recording (`until` so many seconds, else whole), by the recording's own clock and with the
+    paces it would have asked for; `facts` as if `/v1/models` had been asked."""
     watch = Watch(policy or Policy(), now=0.0)
     began: float | None = None
     for poll in polls(RECORDINGS / f"{name}.jsonl.gz"):
         began = poll["t"] if began is None else began
         now = poll["t"] - began
+        if until is not None and now > until:
+            break
         outcome: Outcome = ScrapeError(Failure.REFUSED, "recorded", poll["t"])
         if poll["status"] == 200:
-            outcome = Scrape(poll["body"].encode(), poll["t"], pace=next_pace(watch.state, now))
+            pace = next_pace(watch.state, now)
+            outcome = Scrape(poll["body"].encode(), poll["t"], pace=pace, facts=facts)
         watch.outcome(outcome, after=now - watch.now)
     return watch

@@ -40,7 +40,7 @@ def _long_request_hogs_cache(view: EngineView) -> Judgement:
     held, need = view.held(MINUTE), limits["long_request_hogs_cache.share"] * MINUTE
     by_few, at_all = seconds_where(held, hogged), seconds_where(held, full_and_waiting)
     generated = increase(view.samples(MINUTE), "generation_tokens_total") or 0.0
-    footprint, served = _footprint_tokens(view, full_and_waiting), _served_meanwhile(view)
+    footprint, served = _footprint_tokens(view, full_and_waiting), _served_meanwhile(view, full_and_waiting)
     usual = served if served is not None else view.derived.get(labelled(TOTAL_LENGTH, 0.5))
     evidence = {
         **gauges(view),
@@ -67,9 +67,10 @@ def _long_request_hogs_cache(view: EngineView) -> Judgement:
     return judged(served is not None and bool(long), evidence)
 
 
-def _served_meanwhile(view: EngineView) -> float | None:
-    """Mean tokens, prompt and output, of the requests that finished within the last minute; None if too few did."""
-    rows = view.windows.ladders.since(view.now - MINUTE)
+def _served_meanwhile(view: EngineView, seen: Callable[[Sample], bool]) -> float | None:
+    """Mean tokens, prompt and output, of requests that finished while it is so; None if too few did."""
+    began = next((row.t for row, _ in view.held(MINUTE) if seen(row)), view.now)
+    rows = [row for row in view.windows.ladders.since(view.now - MINUTE) if row.t >= began]
     gained = [one for name in LENGTHS if (one := ladder_increase(rows, name)) is not None]
     if len(gained) < len(LENGTHS) or min(one.count for one in gained) < _FEW:
         return None

@@ -26,7 +26,7 @@ def _engine_imbalance(view: TargetView) -> Judgement:
     if len(view.engines) < 2:
         return clear(engines=len(view.engines))
     for key, engine in view.engines.items():
-        if reason := lacks(engine, *CORE):
+        if not engine.snapshot.untouched and (reason := lacks(engine, *CORE)):
             return unknown(f"engine {key.engine}: {reason}")
     limits = view.limits
     usages = {key: _mean_usage(engine, TWO_MINUTES) for key, engine in view.engines.items()}
@@ -70,7 +70,7 @@ def _uneven_seconds(view: TargetView) -> float:
             if row.waiting:
                 waits.add(row.t)
             elif not row.running:
-                idles.add(row.t)
+                idles.add(row.t)  # or its gauges are not there, because it was never asked for anything
     return sum(lasts[t] for t in waits & idles)
 
 

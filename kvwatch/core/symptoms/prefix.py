@@ -10,7 +10,7 @@ from kvwatch.core.symptoms.actions import ENABLE_PREFIX_CACHING, FP8, LENGTH, MO
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom, Verdict
 from kvwatch.core.symptoms.tools import clear, judged, lacks, unknown
 from kvwatch.core.thresholds import Threshold
-from kvwatch.core.window import Minute, Sample, increase
+from kvwatch.core.window import Minute, Sample, covered, increase
 
 #: Prefixes are found in whole units of so many tokens; from here on that is more than many have in common.
 COARSE_UNIT = 256.0
@@ -80,6 +80,16 @@ def _before(view: EngineView) -> list[Minute]:
     return [row for row in rows if row.t <= view.now - TWO_MINUTES]
 
 
+def _prefix_lifetime(view: EngineView, rows: Sequence[Sample], computed: float) -> float | None:
+    """Seconds until a prefix that nobody uses is evicted: what live requests leave of the cache, by the prompt tokens
+    that are computed, and so cached, in a second. None if that can't be told."""
+    capacity, watched = view.derived.get("kv_cache_capacity_tokens"), covered(rows)
+    usages = [row.usage for row in rows if row.usage is not None]
+    if capacity is None or watched <= 0 or computed < 1 or not usages:
+        return None
+    return capacity * (1 - sum(usages) / len(usages)) / (computed / watched)
+
+
 def _prefix_cache_thrash(view: EngineView) -> Judgement:
     if reason := lacks(view):
         return unknown(reason)
@@ -102,8 +112,10 @@ def _prefix_cache_thrash(view: EngineView) -> Judgement:
         + [view.ceiling or 0.0]
     )
     occupancy = view.derived.get("cache_pressure_occupancy_ratio")
+    lifetime = _prefix_lifetime(view, rows, recent - found)
     usual_mean, _ = _mean_prompt(before)
-    alike = not mean or not usual_mean or mean <= limits["prefix_cache_thrash.longer"] * usual_mean
+    longer = limits["prefix_cache_thrash.longer"]
+    alike = not mean or not usual_mean or usual_mean / longer <= mean <= longer * usual_mean
     capacity = view.derived.get("kv_cache_capacity_tokens")
     fit = capacity / mean if capacity is not None and mean else None
     sessions = max(
@@ -118,12 +130,14 @@ def _prefix_cache_thrash(view: EngineView) -> Judgement:
         "window_seconds": TWO_MINUTES,
         "mean_prompt_tokens": mean,
         "usual_mean_prompt_tokens": usual_mean,
+        "prefix_lifetime_seconds": lifetime,
         "prompts_that_fit": fit,
         "sessions_at_once": sessions,
         "cache_pressure_occupancy_ratio": occupancy,
         "threshold_usual_hit_ratio": limits["prefix_cache_thrash.usual"],
         "threshold_fall_ratio": limits["prefix_cache_thrash.fall"],
         "threshold_occupancy_ratio": limits["prefix_cache_thrash.occupancy"],
+        "threshold_lifetime_seconds": limits["prefix_cache_thrash.lifetime"],
     }
     if ratio is None or usual is None:
         return clear(**evidence)  # too little was looked up, now or before, to tell a fall
@@ -133,7 +147,9 @@ def _prefix_cache_thrash(view: EngineView) -> Judgement:
         usual >= limits["prefix_cache_thrash.usual"] and usual - ratio >= limits["prefix_cache_thrash.fall"]
     )
     full = occupancy is not None and occupancy >= limits["prefix_cache_thrash.occupancy"]
-    return judged(fell and alike and (full or (fit is not None and fit < sessions)), evidence)
+    crowded = fit is not None and fit < sessions
+    brief = lifetime is not None and lifetime <= limits["prefix_cache_thrash.lifetime"]
+    return judged(fell and alike and (full or crowded or brief), evidence)
 
 
 ROWS: tuple[Symptom, ...] = (
@@ -157,10 +173,10 @@ ROWS: tuple[Symptom, ...] = (
     ),
     Symptom(
         id="prefix_cache_thrash",
-        title="Prefixes are evicted before they are used again",
-        when="hit ratio over 2 min ≥ {fall} below what it was (≥ {usual}), prompts no longer than"
-        " before, and fewer prompts fit than there are sessions or usage ≥ {occupancy} at its"
-        " 90th percentile",
+        title="Prefixes are gone before they are used again",
+        when="hit ratio over 2 min ≥ {fall} below what it was (≥ {usual}) for prompts as long as before, while a"
+        " prefix lives ≤ {lifetime} in the cache, or fewer prompts fit than there are sessions, or usage ≥"
+        " {occupancy} at its 90th percentile",
         severity=Severity.WARNING,
         scope=Scope.ENGINE,
         for_s=30,
@@ -187,10 +203,16 @@ ROWS: tuple[Symptom, ...] = (
                 "prefix_cache_thrash.longer",
                 1.5,
                 "ratio",
-                "Mean prompt, in those of the hour before, at most: longer ones are another load, which has not been"
-                " cached yet.",
+                "Mean prompt, in those of the hour before, at most, and no shorter: else it is another load, which"
+                " has not been cached yet.",
                 low=1,
                 high=1000,
+            ),
+            Threshold(
+                "prefix_cache_thrash.lifetime",
+                60,
+                "seconds",
+                "Time that a prefix which nobody uses lives in the cache, at most.",
             ),
             Threshold(
                 "prefix_cache_thrash.occupancy",
@@ -200,15 +222,20 @@ ROWS: tuple[Symptom, ...] = (
                 high=1,
             ),
         ),
-        meaning="The hit ratio fell from what it was, while live requests fill the cache or more conversations are"
-        " open than it holds prompts: a conversation's own beginning is gone when it comes back, and its next turn"
-        " is slow. The ratio since the start, which vLLM shows, still looks fine.",
+        meaning="The hit ratio fell from what it was, for prompts as long as before: a conversation's own beginning"
+        " is gone when it comes back, and its next turn is computed whole. KV usage does not show it, since cached"
+        " prefixes count as free; nor does the ratio since the start.",
         causes=(
-            "more conversations at once than the cache holds (prompts_that_fit, sessions_at_once in the evidence)",
+            (
+                "more conversations than the cache holds (prefix_lifetime_seconds is shorter than the time between"
+                " turns)"
+            ),
+            "the template changed, and something at its head now differs from prompt to prompt",
             "conversations are spread over servers, each of which then holds a part of all",
         ),
         actions=(
             LENGTH,
+            Action("see whether the prompt template was changed when the ratio fell: if so, begin there"),
             Action("lower the number of conversations at once towards prompts_that_fit, or add a replica"),
             FP8,
             Action("send each conversation to the server that has its beginning (sticky routing)"),
@@ -216,8 +243,8 @@ ROWS: tuple[Symptom, ...] = (
             OFFLOAD,
         ),
         explains=("prefix_cache_ineffective", "shared_prefix_slow", "ttft_high"),
-        origin="a public report on voice agents: pool tokens / prompt tokens below the sessions at once; a fall of"
-        " 0.1 and a minimum of look-ups as in fbc-cache-lint",
+        origin="a public report on voice agents: pool tokens / prompt tokens below the sessions at once; a"
+        " recording in which 24 sessions follow 4; a fall of 0.1 and a minimum of look-ups as in fbc-cache-lint",
     ),
     Symptom(
         id="prefix_cache_ineffective",

@@ -121,3 +121,6 @@ def a_newer_engine_follows_aborts_so_what_it_shows_is_there() -> Watch:
     for _ in range(40):
         watch.see(server)
     return watch
+
+
+recorded(HITS, "engine_stalled", "0.32.0--request-never-fits", "0.13.0--request-never-fits")

@@ -193,3 +193,7 @@ recorded(NEAR_MISSES, "shared_prefix_slow", "0.32.0--e-shared-prefix", "0.32.0--
 def prefill_is_not_timed() -> Watch:
     lacking = Server(running=3, without=frozenset({"request_prefill_time_seconds"}))
     return late(120, 2.6, server=lacking, prompt=4000, hit=0.1)
+
+
+recorded(HITS, "cold_start", "0.13.0--cold-start")
+recorded(NEAR_MISSES, "cold_start", "0.32.0--killed-under-pressure", "0.32.0--prefill-bound")

@@ -3,7 +3,7 @@
 from kvwatch.core.lifecycle import Stage
 from kvwatch.core.outcome import Facts
 from tests.core.pages import MODEL, Server
-from tests.core.watch import Watch
+from tests.core.watch import Watch, replayed
 from tests.replay.stories.telling import (
     HITS,
     MISSING,
@@ -153,3 +153,18 @@ recorded(NEAR_MISSES, "max_model_len_oversized", "0.32.0--e-shared-prefix", "0.3
 @told(MISSING, "max_model_len_oversized", Stage.UNKNOWN)
 def the_limit_is_not_said() -> Watch:
     return limited(None)
+
+
+# -- recordings of a real server ----------------------------------------------------------------------------------
+
+recorded(HITS, "long_request_hogs_cache", "0.32.0--long-request-hogs-cache")
+
+
+@told(HITS, "request_never_fits", Stage.FIRING)
+def recorded_with_what_v1_models_says() -> Watch:
+    """A prompt of 2,040 tokens in 64 blocks of 32, of which one is vLLM's own; until its client gives up."""
+    return replayed("0.13.0--request-never-fits", facts=Facts(max_model_len={"tiny-llama": 2048}), until=110)
+
+
+# The cache would hold this one: it is longer than what may be scheduled in one step.
+recorded(NEAR_MISSES, "request_never_fits", "0.32.0--request-never-fits")

@@ -212,3 +212,7 @@ def no_gpu_is_read() -> Watch:
 @told(MISSING, "gpu_underused", Stage.UNKNOWN)
 def high_utilisation_alone() -> Watch:
     return over(Gpu("0", utilization=0.9))
+
+
+recorded(HITS, "engine_imbalance", "0.32.0--engines-unlike")
+recorded(HITS, "requests_failing", "0.32.0--failing")

@@ -97,3 +97,7 @@ recorded(NEAR_MISSES, "requests_deferred", "0.32.0--k2-lora")
 def nothing_of_the_queue_can_be_seen() -> Watch:
     lacking = frozenset({"num_requests_waiting", "num_requests_waiting_by_reason"})
     return working(120, lambda server, _i: hungry(server, 0.1, 4, 8), Server(without=lacking))
+
+
+recorded(HITS, "prefill_limited", "0.32.0--prefill-bound")
+recorded(HITS, "requests_deferred", "0.32.0--deferred")

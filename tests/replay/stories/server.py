@@ -184,3 +184,8 @@ def it_was_up_before() -> Watch:
 @told(MISSING, "startup_kv_failure", Stage.INACTIVE)
 def there_is_no_such_host() -> Watch:
     return never(Failure.DNS, 1000)
+
+
+recorded(HITS, "target_down", "0.32.0--killed-under-pressure")
+recorded(HITS, "engine_restarted", "0.32.0--killed-under-pressure", ends=Stage.FIRING)
+recorded(NEAR_MISSES, "target_down", "0.32.0--engine-core-killed")
