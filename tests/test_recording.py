@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from kvwatch.core.accounting import gap_s
 from kvwatch.core.gpu import Gpu, GpuReading
-from kvwatch.core.outcome import Failure, Scrape, ScrapeError
+from kvwatch.core.outcome import Facts, Failure, Scrape, ScrapeError
 from kvwatch.recording import (
     Record,
     RecordingError,
@@ -247,6 +247,47 @@ def test_of_readings_that_are_damaged_what_can_be_read_is(
     assert (record.gpu and record.gpu.gpus) == found
     if record.gpu:
         assert (record.gpu.source, record.gpu.interval_s) == ("recording", 5.0)
+
+
+FACTS = Facts("0.32.0", {"tiny-llama": 2048})
+
+
+def test_what_other_endpoints_said_is_kept_beside_the_page_after_which_it_was_known(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl.gz"
+    wanted = [Record(1.5, 200, PAGE), Record(2.5, 200, PAGE, facts=FACTS), Record(3.5, 200, PAGE)]
+    with Writer(path) as writer:
+        for record in wanted:
+            writer.write(record)
+        writer.write(Record(4.5, 200, PAGE, facts=Facts()))
+    *found, nothing = records(path)
+    assert found == wanted
+    assert nothing.facts is None
+    kept = [outcome(record, interval_s=1) for record in found]
+    assert [one.facts for one in kept if isinstance(one, Scrape)] == [None, FACTS, None]
+    (_, line, *_) = (json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines())
+    assert line["facts"] == {"version": "0.32.0", "max_model_len": {"tiny-llama": 2048}}
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (3, None),
+        ({}, None),
+        ({"version": 3, "max_model_len": []}, None),
+        (
+            {"version": "0.9.2", "max_model_len": {"a": "long", "b": True, "c": 0, "d": 10**400}},
+            Facts("0.9.2"),
+        ),
+        ({"version": "", "max_model_len": {"a": 4096, "b": None}}, Facts(max_model_len={"a": 4096})),
+    ],
+)
+def test_of_facts_that_are_damaged_what_can_be_read_is(
+    tmp_path: Path, said: object, found: Facts | None
+) -> None:
+    path = tmp_path / "r"
+    path.write_text(json.dumps({"t": 1, "status": 200, "body": "x 1\n", "facts": said}))
+    (record,) = records(path)
+    assert record.facts == found
 
 
 def test_the_spacing_is_the_median() -> None:
