@@ -18,10 +18,12 @@ from kvwatch.core.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.core.pipeline import next_pace
 from kvwatch.core.regimes import Regime
 from kvwatch.core.signals import CORE
+from kvwatch.core.symptoms import BY_ID, Severity
 from kvwatch.core.vllm import sample_names
 from tests.core.expected import matches, number
 from tests.core.pages import CAPTURES, RECORDINGS, polls
 from tests.core.watch import Watch, replayed
+from tests.replay.stitched import watched
 
 NAMES = sorted(path.name.removesuffix(".jsonl.gz") for path in RECORDINGS.glob("*.jsonl.gz"))
 EXPECTED = Path(__file__).parent / "expected"
@@ -180,6 +182,18 @@ def test_no_alarm_where_all_was_well(name: str) -> None:
     fired = {t.symptom for t in seen(name).transitions if t.after is Stage.FIRING}
     slow_at_first = name.startswith(("0.11.2", "0.13.0"))
     assert fired == ({"cold_start"} if slow_at_first else set())
+
+
+def test_an_hour_of_healthy_load_fires_nothing_above_info() -> None:
+    """Recordings of healthy load one after another, for an hour: no alarm, nothing unknown, no restart."""
+    watch = watched()
+    assert sum(watch.engine.regime_seconds.values()) == pytest.approx(3600, abs=2)
+    assert watch.engine.regime_seconds[Regime.FLOWING] > 1800
+    fired = {t.symptom for t in watch.transitions if t.after is Stage.FIRING}
+    assert fired == {"max_model_len_oversized"}  # 4,096 tokens allowed, a few hundred served
+    assert BY_ID["max_model_len_oversized"].severity is Severity.INFO
+    assert not [t for t in watch.transitions if t.after is Stage.UNKNOWN]
+    assert watch.state.restarts == 0
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "c-kv-saturation" in name])
