@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import NamedTuple
 
 #: How a reason begins that says: this will appear with the first request.
@@ -63,7 +64,8 @@ class CacheConfig:
         """Longest request in tokens, prompt and output; vLLM's capacity is this times its maximum concurrency."""
         if not self.kv_cache_size_tokens or not self.kv_cache_max_concurrency:
             return None
-        return float(round(self.kv_cache_size_tokens / self.kv_cache_max_concurrency))
+        length = self.kv_cache_size_tokens / self.kv_cache_max_concurrency
+        return float(round(length)) if isfinite(length) else None
 
     @property
     def prefix_unit(self) -> float | None:
