@@ -99,6 +99,12 @@ class Snapshot:
         API servers). So there is nothing to judge, and nothing is wrong."""
         return not self.served and any(reason.startswith(NOT_YET) for reason in self.missing.values())
 
+    @property
+    def cold(self) -> bool:
+        """Nothing was generated since the start, and no request finished: those of a model that embeds generate
+        nothing, ever."""
+        return self.number("generation_tokens_total") == 0.0 and not self.number("requests_finished_total")
+
     def number(self, signal: str) -> float | None:
         """A gauge's or counter's value, the sum over its label if it has one; None if missing."""
         value = self.values.get(signal)

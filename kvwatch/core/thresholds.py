@@ -86,8 +86,8 @@ REGIME_THRESHOLDS: tuple[Threshold, ...] = (
         300,
         "seconds",
         low=1,
-        help="The same until the engine has generated its first token: the first request compiles and warms up,"
-        " 89 s in a public report.",
+        help="The same until the engine has generated its first token or finished its first request: that compiles"
+        " and warms up, 89 s in a public report.",
     ),
     Threshold(
         "regime.prefill_memory",
