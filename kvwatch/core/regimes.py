@@ -115,6 +115,9 @@ def _waits_for_cache(
     at: Instant, usage: float, recent: Sequence[Sample], limits: Mapping[str, float], now: float
 ) -> bool:
     more_than_fits = at.demand is not None and at.demand >= limits["regime.demand"]
+    if at.ceiling is not None and _at_ceiling(at.running or 0.0, at.ceiling, recent, limits, now):
+        # With all slots taken nothing is tried against the cache, so one more that would just fit does.
+        return more_than_fits and cache_short(usage, at.running or 0.0, recent, limits, now, fits=1.0)
     if at.long_prompt is not None and 1 - usage < at.long_prompt:  # what is free holds no long prompt
         idle_prefill = at.since_prompt is not None and at.since_prompt >= limits["regime.short_memory"]
         if more_than_fits or idle_prefill:
@@ -123,24 +126,32 @@ def _waits_for_cache(
 
 
 def cache_short(
-    usage: float, running: float, recent: Sequence[Sample], limits: Mapping[str, float], now: float
+    usage: float,
+    running: float,
+    recent: Sequence[Sample],
+    limits: Mapping[str, float],
+    now: float,
+    *,
+    fits: float | None = None,
 ) -> bool:
     """Whether the cache is short, or was within the last `regime.short_memory` seconds (three samples, if those
-    are further apart): full, without room for one more request of the mean footprint, or preempting."""
+    are further apart): full, without room for one more request of the mean footprint (which fits up to a usage of
+    `fits`, if not said that from which the cache counts as full), or preempting."""
+    full = limits["regime.full_usage"]
     start = now - limits["regime.short_memory"]
     lately = [row for row in recent if row.t >= start]
     if len(lately) < _FEW:
         lately = list(recent[-_FEW:])
     moments = [(usage, running), *((row.usage, row.running) for row in lately)]
-    if any(_no_room(used, of, limits["regime.full_usage"]) for used, of in moments):
+    if any(_no_room(used, of, full, full if fits is None else fits) for used, of in moments):
         return True
     return bool(increase(lately, "preemptions_total"))
 
 
-def _no_room(usage: float | None, running: float | None, mark: float) -> bool:
+def _no_room(usage: float | None, running: float | None, full: float, fits: float) -> bool:
     if usage is None:
         return False
-    return usage >= mark or bool(running and usage * (running + 1) / running >= mark)
+    return usage >= full or bool(running and usage * (running + 1) / running >= fits)
 
 
 def _at_ceiling(
