@@ -164,15 +164,17 @@ def _at_ceiling(
     """Running sits at --max-num-seqs, or, where that is not stated, on a plateau while requests wait.
 
     A slot is empty for a moment whenever a request ends (with four slots a quarter of real samples shows
-    three), so it counts as sitting there if it was there within the last `regime.slot_memory` seconds. A
-    plateau: in most samples with a queue, running was as high as it ever was in the window (within 2 %).
+    three), so it counts as sitting there if it was there within the last `regime.slot_memory` seconds (at
+    the last three samples with a queue, if those are further apart). A plateau: in most samples with a queue, running was as high as it ever was in the window (within 2 %).
     """
     start = now - limits["regime.slot_memory"]
-    lately = [now_running, *(row.running for row in recent if row.t >= start and row.waiting and row.running)]
+    waited = [(row.t, row.running) for row in recent if row.waiting and row.running]
+    within = [(t, running) for t, running in waited if t >= start]
+    lately = [now_running, *(running for _, running in (within if len(within) >= _FEW else waited[-_FEW:]))]
     if ceiling is not None:
         return max(lately) >= _near(ceiling)
     top = max([now_running, *(row.running for row in recent if row.running is not None)])
-    queued = [row.running for row in recent if row.running is not None and row.waiting]
+    queued = [now_running, *(row.running for row in recent if row.running is not None and row.waiting)]
     if top <= 0 or len(queued) < _ENOUGH_QUEUED or max(lately) < _near(top) or _prefills_only(recent, top):
         return False
     return sum(running >= _near(top) for running in queued) >= limits["regime.plateau_share"] * len(queued)
