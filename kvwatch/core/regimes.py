@@ -99,11 +99,13 @@ def regime_of(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float]
         return Regime.KV_LIMITED
     if at.since_progress is not None and at.since_progress > limits["regime.progress_memory"]:
         return Regime.UNKNOWN  # not yet stalled, and nothing shows what it waits for
-    if _at_ceiling(at.running, at.ceiling, recent, limits, now):
+    prompts = at.since_prompt is not None and at.since_prompt <= limits["regime.prefill_memory"]
+    one_long_prompt = (
+        at.since_prompt is not None and not prompts and at.running > 0 and _nothing_generated(recent)
+    )
+    if not one_long_prompt and _at_ceiling(at.running, at.ceiling, recent, limits, now):
         return Regime.SEQUENCE_LIMITED
-    if at.since_prompt is not None and at.since_prompt <= limits["regime.prefill_memory"]:
-        return Regime.PREFILL_LIMITED
-    return Regime.UNKNOWN
+    return Regime.PREFILL_LIMITED if prompts or one_long_prompt else Regime.UNKNOWN
 
 
 def _stalled(at: Instant, limits: Mapping[str, float]) -> bool:
@@ -187,6 +189,11 @@ def _prefills_only(recent: Sequence[Sample], running: float) -> bool:
     if generated is None or prompts is None:
         return False
     return generated < running and prompts > _PROMPTS_DOMINATE * generated
+
+
+def _nothing_generated(recent: Sequence[Sample]) -> bool:
+    """Whether the engine, which works, generated nothing within the window: it computes a prompt that takes long."""
+    return len(recent) >= _ENOUGH_QUEUED and rate(recent, "generation_tokens_total") == 0
 
 
 def _near(ceiling: float) -> float:
