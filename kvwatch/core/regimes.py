@@ -117,6 +117,9 @@ def _waits_for_cache(
     at: Instant, usage: float, recent: Sequence[Sample], limits: Mapping[str, float], now: float
 ) -> bool:
     more_than_fits = at.demand is not None and at.demand >= limits["regime.demand"]
+    if at.demand is None and usage >= limits["regime.full_usage"]:
+        # None runs, so there is no footprint; a full cache that moves holds them up, whoever has it.
+        return at.since_progress is not None and at.since_progress <= limits["regime.progress_memory"]
     if at.ceiling is not None and _at_ceiling(at.running or 0.0, at.ceiling, recent, limits, now):
         # With all slots taken nothing is tried against the cache, so one more that would just fit does.
         return more_than_fits and cache_short(usage, at.running or 0.0, recent, limits, now, fits=1.0)
