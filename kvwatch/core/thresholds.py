@@ -107,6 +107,13 @@ SYMPTOM_THRESHOLDS: tuple[Threshold, ...] = (
         low=1,
         help="What a symptom is about must have been seen within this time, so that no burst fires after its end.",
     ),
+    Threshold(
+        "queue.wait",
+        0.5,
+        "seconds",
+        help="A queue for slots, prefill or what is deferred is none to tell of while a request waits less than this"
+        " on average (waiting / finished a second): on a large server some have always just arrived.",
+    ),
 )
 
 DERIVED_THRESHOLDS: tuple[Threshold, ...] = (
