@@ -130,6 +130,8 @@ class Planner:
         label = None
         if signal.dimension:
             label = labels.get(alias.label)
+            if label in alias.but:
+                return
         le = _le(labels.get("le")) if role.part is Part.BUCKET else None
         if signal.level is Level.TARGET:
             slot = self.server
