@@ -39,7 +39,9 @@ def _waits(
             **more(view),
         }
         short = wait is not None and wait < least
-        return judged(waited > need and not short and lately(view, lambda row: row.regime == regime), evidence)
+        return judged(
+            waited > need and not short and lately(view, lambda row: row.regime == regime), evidence
+        )
 
     return judge
 
