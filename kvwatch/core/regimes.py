@@ -63,8 +63,8 @@ class Instant:
 
     `since_progress` and `since_prompt` are seconds since any progress, and since prompt tokens last moved.
     `busy_for` is how long something has been in the engine without a break. `abandoned`: the clients of all that is
-    still shown have gone. `cold`: nothing was generated and
-    nothing finished since it started. `ceiling` is a stated --max-num-seqs. `long_prompt` is the share of the cache that a long recent
+    still shown have gone. `cold`: nothing was generated and nothing finished since it started. `ceiling` is a stated
+    --max-num-seqs. `long_prompt` is the share of the cache that a long recent
     prompt takes.
     """
 
@@ -168,9 +168,10 @@ def _at_ceiling(
 ) -> bool:
     """Running sits at --max-num-seqs, or, where that is not stated, on a plateau while requests wait.
 
-    A slot is empty for a moment whenever a request ends (with four slots a quarter of real samples shows
-    three), so it counts as sitting there if it was there within the last `regime.slot_memory` seconds (at
-    the last three samples with a queue, if those are further apart). A plateau: in most samples with a queue, running was as high as it ever was in the window (within 2 %).
+    A slot is empty for a moment whenever a request ends (with four slots a quarter of real samples shows three), so
+    it counts as sitting there if it was there within the last `regime.slot_memory` seconds (at the last three samples
+    with a queue, if those are further apart). A plateau: in most samples with a queue, running was as high as it ever
+    was in the window (within 2 %).
     """
     start = now - limits["regime.slot_memory"]
     waited = [(row.t, row.running) for row in recent if row.waiting and row.running]
