@@ -379,6 +379,9 @@ NATIVE_SPELLINGS = ("vllm:", "vllm_")
 #: What relays make of it; accepted when the setting names them.
 RELAY_SPELLINGS = ("ray_vllm:", "ray_vllm_", "kserve_vllm:", "kserve_vllm_", "vllm.")
 
+#: How the spellings of Ray Serve begin.
+RAY = "ray_"
+
 #: Labels of the cache configuration that are read; the rest, dozens of them, is not copied.
 CONFIG_LABELS = (
     "block_size",

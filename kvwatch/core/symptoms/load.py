@@ -8,7 +8,7 @@ from typing import Any
 from kvwatch.core.derive import FIVE_MINUTES, MINUTE, TWO_MINUTES
 from kvwatch.core.gpu import NoActivity
 from kvwatch.core.signals import CORE
-from kvwatch.core.snapshot import EngineKey
+from kvwatch.core.snapshot import EngineKey, Snapshot
 from kvwatch.core.symptoms.model import (
     Action,
     EngineView,
@@ -90,7 +90,7 @@ def _requests_failing(view: TargetView) -> Judgement:
     if not view.engines:
         return unknown("no engine is scraped")
     for key, engine in view.engines.items():
-        if reason := lacks(engine, "requests_finished_total"):
+        if reason := lacks(engine, "requests_finished_total") or _one_reason_for_all(engine.snapshot):
             return unknown(f"engine {key.engine}: {reason}")
     limits = view.limits
     finished = _count(view, FIVE_MINUTES, "requests_finished_total")
@@ -118,6 +118,16 @@ def _requests_failing(view: TargetView) -> Judgement:
         or aborts > limits["requests_failing.aborts"] * max(finished, 1.0)
         or rejected > limits["requests_failing.rejections"] * came,
         evidence,
+    )
+
+
+def _one_reason_for_all(snapshot: Snapshot) -> str:
+    """Why reasons of finishing say nothing: behind Ray vLLM 0.9.1 to 0.20 has them all under the last one created."""
+    counted = [name for name, count in (snapshot.parts("requests_finished_total") or {}).items() if count > 0]
+    if "ray" not in snapshot.features or len(counted) != 1 or counted[0] not in ("abort", "error"):
+        return ""
+    return (
+        f"every finished request counts as '{counted[0]}': behind Ray vLLM before 0.21 mixes the reasons up"
     )
 
 

@@ -6,6 +6,8 @@ from kvwatch.core.gpu import Gpu, GpuReading
 from kvwatch.core.lifecycle import Stage
 from kvwatch.core.outcome import Scrape
 from kvwatch.core.pipeline import next_pace
+from kvwatch.core.policy import Policy
+from kvwatch.core.vllm import NATIVE_SPELLINGS, RELAY_SPELLINGS, Vocabulary
 from tests.core.pages import Server
 from tests.core.watch import WALL, Watch
 from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, hungry, recorded, told
@@ -234,3 +236,16 @@ def no_gpu_is_read() -> Watch:
 @told(MISSING, "gpu_underused", Stage.UNKNOWN)
 def high_utilisation_alone() -> Watch:
     return over(Gpu("0", utilization=0.9))
+
+
+@told(MISSING, "requests_failing", Stage.UNKNOWN)
+def behind_ray_every_request_counts_as_aborted() -> Watch:
+    spellings = (*NATIVE_SPELLINGS, *RELAY_SPELLINGS)
+    watch, server = Watch(Policy(vocabulary=Vocabulary(spellings))), Server(usage=0.3, running=4)
+    for _ in range(120):
+        server.finish(1)
+        server.aborted, server.finished = server.finished + server.aborted, 0
+        watch.outcome(
+            Scrape(server.page.replace("vllm:", "ray_vllm_").encode(), WALL + watch.now, 0.001, 1.0)
+        )
+    return watch
