@@ -88,6 +88,17 @@ def _reasons(view: EngineView) -> Mapping[str, Any]:
     }
 
 
+#: For servers that don't tell why requests wait.
+_ADAPTERS = Action(
+    "count the LoRA adapters that are asked for at once: where they are more than --max-loras, it is these that"
+    " requests wait for",
+    "--max-loras",
+    feature="lora",
+)
+_ADAPTERS_HOLD = (
+    "LoRA before vLLM 0.20 (which does not tell why requests wait): --max-loras adapters are in use"
+)
+
 ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="sequence_limited",
@@ -101,15 +112,10 @@ ROWS: tuple[Symptom, ...] = (
         meaning="As many requests run as --max-num-seqs allows; more would fit the cache.",
         causes=(
             "--max-num-seqs is low for this load",
-            "LoRA before vLLM 0.20 (which does not tell why requests wait): --max-loras adapters are in use",
+            _ADAPTERS_HOLD,
         ),
         actions=(
-            Action(
-                "count the LoRA adapters that are asked for at once: where they are more than --max-loras, it is"
-                " these that requests wait for",
-                "--max-loras",
-                feature="lora",
-            ),
+            _ADAPTERS,
             Action(
                 "raise --max-num-seqs stepwise, by half, towards requests_that_fit, and watch inter-token latency",
                 "--max-num-seqs",
@@ -134,9 +140,11 @@ ROWS: tuple[Symptom, ...] = (
             "more prompt tokens a second than the GPU computes",
             "long prompts that share nothing, or nothing that is found again",
             "a small --max-num-batched-tokens, which feeds the prompts in small pieces",
+            _ADAPTERS_HOLD,
         ),
         actions=(
             SHORTER,
+            _ADAPTERS,
             SHARE,
             ENABLE_PREFIX_CACHING,
             Action(
