@@ -137,7 +137,7 @@ def answered_engine(
         deferred=deferred,
         demand=wanted,
         asleep=asleep,
-        cold=snapshot.number("generation_tokens_total") == 0.0,
+        cold=snapshot.cold,
         since_progress=None if progress_at is None else now - progress_at,
         since_prompt=None if prompt_at is None else now - prompt_at,
         busy_for=0.0 if busy_since is None else now - busy_since,

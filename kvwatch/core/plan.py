@@ -17,7 +17,7 @@ from kvwatch.core.candidate import Candidate, scale_of
 from kvwatch.core.exposition import Exposition, Series
 from kvwatch.core.signals import SIGNALS, Kind, Level, Signal
 from kvwatch.core.snapshot import CacheConfig
-from kvwatch.core.vllm import CONFIG_LABELS, FEATURES, Alias, Part, Role, Vocabulary
+from kvwatch.core.vllm import CONFIG_LABELS, FEATURES, RAY, Alias, Part, Role, Vocabulary
 
 _REPLICA_LABELS = ("ReplicaId", "WorkerId")
 #: Label values of one signal beyond this are a broken page, not vLLM.
@@ -130,6 +130,8 @@ class Planner:
         label = None
         if signal.dimension:
             label = labels.get(alias.label)
+            if label in alias.but:
+                return
         le = _le(labels.get("le")) if role.part is Part.BUCKET else None
         if signal.level is Level.TARGET:
             slot = self.server
@@ -215,6 +217,7 @@ class Planner:
             bare = self.vocabulary.native(family)
             if bare is not None:
                 found.update(FEATURES[name] for name in (bare, f"{bare}_total") if name in FEATURES)
+                found.update({"ray"} if family.startswith(RAY) else ())
         return frozenset(found)
 
     def _unknown(self, families: Iterable[str]) -> tuple[str, ...]:

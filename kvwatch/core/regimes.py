@@ -63,8 +63,8 @@ class Instant:
 
     `since_progress` and `since_prompt` are seconds since any progress, and since prompt tokens last moved.
     `busy_for` is how long something has been in the engine without a break. `abandoned`: the clients of all that is
-    still shown have gone. `cold`: nothing was generated since
-    it started. `ceiling` is a stated --max-num-seqs. `long_prompt` is the share of the cache that a long recent
+    still shown have gone. `cold`: nothing was generated and nothing finished since it started. `ceiling` is a stated
+    --max-num-seqs. `long_prompt` is the share of the cache that a long recent
     prompt takes.
     """
 
@@ -99,11 +99,13 @@ def regime_of(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float]
         return Regime.KV_LIMITED
     if at.since_progress is not None and at.since_progress > limits["regime.progress_memory"]:
         return Regime.UNKNOWN  # not yet stalled, and nothing shows what it waits for
-    if _at_ceiling(at.running, at.ceiling, recent, limits, now):
+    prompts = at.since_prompt is not None and at.since_prompt <= limits["regime.prefill_memory"]
+    one_long_prompt = (
+        at.since_prompt is not None and not prompts and at.running > 0 and _nothing_generated(recent)
+    )
+    if not one_long_prompt and _at_ceiling(at.running, at.ceiling, recent, limits, now):
         return Regime.SEQUENCE_LIMITED
-    if at.since_prompt is not None and at.since_prompt <= limits["regime.prefill_memory"]:
-        return Regime.PREFILL_LIMITED
-    return Regime.UNKNOWN
+    return Regime.PREFILL_LIMITED if prompts or one_long_prompt else Regime.UNKNOWN
 
 
 def _stalled(at: Instant, limits: Mapping[str, float]) -> bool:
@@ -115,6 +117,12 @@ def _waits_for_cache(
     at: Instant, usage: float, recent: Sequence[Sample], limits: Mapping[str, float], now: float
 ) -> bool:
     more_than_fits = at.demand is not None and at.demand >= limits["regime.demand"]
+    if at.demand is None and usage >= limits["regime.full_usage"]:
+        # None runs, so there is no footprint; a full cache that moves holds them up, whoever has it.
+        return at.since_progress is not None and at.since_progress <= limits["regime.progress_memory"]
+    if at.ceiling is not None and _at_ceiling(at.running or 0.0, at.ceiling, recent, limits, now):
+        # With all slots taken nothing is tried against the cache, so one more that would just fit does.
+        return more_than_fits and cache_short(usage, at.running or 0.0, recent, limits, now, fits=1.0)
     if at.long_prompt is not None and 1 - usage < at.long_prompt:  # what is free holds no long prompt
         idle_prefill = at.since_prompt is not None and at.since_prompt >= limits["regime.short_memory"]
         if more_than_fits or idle_prefill:
@@ -123,24 +131,32 @@ def _waits_for_cache(
 
 
 def cache_short(
-    usage: float, running: float, recent: Sequence[Sample], limits: Mapping[str, float], now: float
+    usage: float,
+    running: float,
+    recent: Sequence[Sample],
+    limits: Mapping[str, float],
+    now: float,
+    *,
+    fits: float | None = None,
 ) -> bool:
     """Whether the cache is short, or was within the last `regime.short_memory` seconds (three samples, if those
-    are further apart): full, without room for one more request of the mean footprint, or preempting."""
+    are further apart): full, without room for one more request of the mean footprint (which fits up to a usage of
+    `fits`, if not said that from which the cache counts as full), or preempting."""
+    full = limits["regime.full_usage"]
     start = now - limits["regime.short_memory"]
     lately = [row for row in recent if row.t >= start]
     if len(lately) < _FEW:
         lately = list(recent[-_FEW:])
     moments = [(usage, running), *((row.usage, row.running) for row in lately)]
-    if any(_no_room(used, of, limits["regime.full_usage"]) for used, of in moments):
+    if any(_no_room(used, of, full, full if fits is None else fits) for used, of in moments):
         return True
     return bool(increase(lately, "preemptions_total"))
 
 
-def _no_room(usage: float | None, running: float | None, mark: float) -> bool:
+def _no_room(usage: float | None, running: float | None, full: float, fits: float) -> bool:
     if usage is None:
         return False
-    return usage >= mark or bool(running and usage * (running + 1) / running >= mark)
+    return usage >= full or bool(running and usage * (running + 1) / running >= fits)
 
 
 def _at_ceiling(
@@ -152,16 +168,19 @@ def _at_ceiling(
 ) -> bool:
     """Running sits at --max-num-seqs, or, where that is not stated, on a plateau while requests wait.
 
-    A slot is empty for a moment whenever a request ends (with four slots a quarter of real samples shows
-    three), so it counts as sitting there if it was there within the last `regime.slot_memory` seconds. A
-    plateau: in most samples with a queue, running was as high as it ever was in the window (within 2 %).
+    A slot is empty for a moment whenever a request ends (with four slots a quarter of real samples shows three), so
+    it counts as sitting there if it was there within the last `regime.slot_memory` seconds (at the last three samples
+    with a queue, if those are further apart). A plateau: in most samples with a queue, running was as high as it ever
+    was in the window (within 2 %).
     """
     start = now - limits["regime.slot_memory"]
-    lately = [now_running, *(row.running for row in recent if row.t >= start and row.waiting and row.running)]
+    waited = [(row.t, row.running) for row in recent if row.waiting and row.running]
+    within = [(t, running) for t, running in waited if t >= start]
+    lately = [now_running, *(running for _, running in (within if len(within) >= _FEW else waited[-_FEW:]))]
     if ceiling is not None:
         return max(lately) >= _near(ceiling)
     top = max([now_running, *(row.running for row in recent if row.running is not None)])
-    queued = [row.running for row in recent if row.running is not None and row.waiting]
+    queued = [now_running, *(row.running for row in recent if row.running is not None and row.waiting)]
     if top <= 0 or len(queued) < _ENOUGH_QUEUED or max(lately) < _near(top) or _prefills_only(recent, top):
         return False
     return sum(running >= _near(top) for running in queued) >= limits["regime.plateau_share"] * len(queued)
@@ -174,6 +193,11 @@ def _prefills_only(recent: Sequence[Sample], running: float) -> bool:
     if generated is None or prompts is None:
         return False
     return generated < running and prompts > _PROMPTS_DOMINATE * generated
+
+
+def _nothing_generated(recent: Sequence[Sample]) -> bool:
+    """Whether the engine, which works, generated nothing within the window: it computes a prompt that takes long."""
+    return len(recent) >= _ENOUGH_QUEUED and rate(recent, "generation_tokens_total") == 0
 
 
 def _near(ceiling: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import NamedTuple
 
 #: How a reason begins that says: this will appear with the first request.
@@ -63,7 +64,8 @@ class CacheConfig:
         """Longest request in tokens, prompt and output; vLLM's capacity is this times its maximum concurrency."""
         if not self.kv_cache_size_tokens or not self.kv_cache_max_concurrency:
             return None
-        return float(round(self.kv_cache_size_tokens / self.kv_cache_max_concurrency))
+        length = self.kv_cache_size_tokens / self.kv_cache_max_concurrency
+        return float(round(length)) if isfinite(length) else None
 
     @property
     def prefix_unit(self) -> float | None:
@@ -96,6 +98,12 @@ class Snapshot:
         """Nothing was ever asked of this engine, and its gauges appear only with the first request (v0, several
         API servers). So there is nothing to judge, and nothing is wrong."""
         return not self.served and any(reason.startswith(NOT_YET) for reason in self.missing.values())
+
+    @property
+    def cold(self) -> bool:
+        """Nothing was generated since the start, and no request finished: those of a model that embeds generate
+        nothing, ever."""
+        return self.number("generation_tokens_total") == 0.0 and not self.number("requests_finished_total")
 
     def number(self, signal: str) -> float | None:
         """A gauge's or counter's value, the sum over its label if it has one; None if missing."""

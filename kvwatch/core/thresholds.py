@@ -86,8 +86,8 @@ REGIME_THRESHOLDS: tuple[Threshold, ...] = (
         300,
         "seconds",
         low=1,
-        help="The same until the engine has generated its first token: the first request compiles and warms up,"
-        " 89 s in a public report.",
+        help="The same until the engine has generated its first token or finished its first request: that compiles"
+        " and warms up, 89 s in a public report.",
     ),
     Threshold(
         "regime.prefill_memory",
@@ -106,6 +106,13 @@ SYMPTOM_THRESHOLDS: tuple[Threshold, ...] = (
         "seconds",
         low=1,
         help="What a symptom is about must have been seen within this time, so that no burst fires after its end.",
+    ),
+    Threshold(
+        "queue.wait",
+        0.5,
+        "seconds",
+        help="A queue for slots, prefill or what is deferred is none to tell of while a request waits less than this"
+        " on average (waiting / finished a second): on a large server some have always just arrived.",
     ),
 )
 

@@ -41,7 +41,8 @@ class Alias:
     """One exposed name of one signal.
 
     `name` is as exposed in the text format, without the spelling's prefix. `label` is the label that becomes
-    the signal's dimension; `where` are labels with the values that a series must have to count. `help_has`
+    the signal's dimension; `where` are labels with the values that a series must have to count, `but` values of the
+    dimension that don't. `help_has`
     must occur in the family's HELP for the row to apply. `foreign` names are not vLLM's own and have no prefix;
     `late` ones appear with the first use, and are asked for before. `releases` says where the name is exposed (fewest
     words), `option` the server option that exposes it, `caveat` what to know when reading the number.
@@ -54,11 +55,22 @@ class Alias:
     unit: Unit = Unit.SAME
     help_has: str = ""
     where: tuple[tuple[str, str], ...] = ()
+    but: frozenset[str] = frozenset()
     foreign: bool = False
     late: bool = False
     option: str = ""
     caveat: str = ""
 
+
+#: Routes whose answers are no requests that the engine works on.
+_NOT_THE_ENGINES = frozenset(
+    {
+        "/tokenize", "/detokenize", "/v1/chat/completions/render", "/v1/completions/render", "/load", "/ping",
+        "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/sleep", "/wake_up", "/pause", "/resume",
+        "/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache", "/start_profile", "/stop_profile",
+        "/collective_rpc", "/scale_elastic_ep", "/is_scaling_elastic_ep",
+    }
+)  # fmt: skip
 
 #: Newest first within a signal.
 ALIASES: tuple[Alias, ...] = (
@@ -102,6 +114,7 @@ ALIASES: tuple[Alias, ...] = (
         "v1, Python front end",
         label="handler",
         where=(("method", "POST"), ("status", "2xx")),
+        but=_NOT_THE_ENGINES,
         foreign=True,
         late=True,
     ),
@@ -365,6 +378,9 @@ FEATURES: Mapping[str, str] = {
 NATIVE_SPELLINGS = ("vllm:", "vllm_")
 #: What relays make of it; accepted when the setting names them.
 RELAY_SPELLINGS = ("ray_vllm:", "ray_vllm_", "kserve_vllm:", "kserve_vllm_", "vllm.")
+
+#: How the spellings of Ray Serve begin.
+RAY = "ray_"
 
 #: Labels of the cache configuration that are read; the rest, dozens of them, is not copied.
 CONFIG_LABELS = (

@@ -110,6 +110,8 @@ class Server:
     errors: float = 0
     answered: float | None = None
     """Answers to POST requests, as the front end counts them."""
+    tokenized: float = 0
+    """Answers to requests that only tokenise, beside those."""
     rejected: float | None = None
     lora: bool = False
     queried: float = 0
@@ -231,6 +233,9 @@ class Server:
                 "# TYPE http_requests_total counter",
                 f"http_requests_total{route} {float(self.answered)!r}",
             ]
+        if self.tokenized:
+            route = labelled({"handler": "/tokenize", "method": "POST", "status": "2xx"})
+            lines.append(f"http_requests_total{route} {float(self.tokenized)!r}")
         if self.lora:
             adapters = labelled({"max_lora": "1", "running_lora_adapters": "a", "waiting_lora_adapters": "b"})
             family("lora_requests_info", "gauge", [f"vllm:lora_requests_info{adapters} 1.7e+09"])

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from kvwatch.core.exposition import BadExposition
 from kvwatch.core.normalise import Interpreter, Page
 from kvwatch.core.outcome import Failure, Pace
-from kvwatch.core.snapshot import EngineKey, Histogram, Snapshot
+from kvwatch.core.snapshot import CacheConfig, EngineKey, Histogram, Snapshot
 from kvwatch.core.vllm import LATE, NATIVE_SPELLINGS, RELAY_SPELLINGS, Alias, Vocabulary, sample_names
 from tests.core.pages import Server
+from tests.core.watch import Watch
 
 MODEL = 'model_name="m"'
 V1 = 'engine="0",model_name="m"'
@@ -691,3 +692,15 @@ def read(interpreter: Interpreter, body: bytes) -> Page | Failure:
         return interpreter.read(body)
     except BadExposition as bad:
         return bad.kind
+
+
+def test_a_longest_request_beyond_all_numbers_is_none() -> None:
+    """A page can say a capacity and a concurrency of which the quotient is no finite number: then it says nothing."""
+    config = CacheConfig(kv_cache_size_tokens=1e308, kv_cache_max_concurrency=1e-308, known=True)
+    assert config.max_model_len is None
+    said = {"kv_cache_size_tokens": "1e308", "kv_cache_max_concurrency": "1e-308"}
+    server = Server(usage=0.4, running=1)
+    server.config |= said
+    watch = Watch()
+    watch.see(server)
+    assert watch.state.up

@@ -100,3 +100,14 @@ def test_a_cause_outranks_its_effects() -> None:
     assert all(
         "engine_stalled" in other.explained_by for other in found[1:] if other.symptom.id.startswith("kv_")
     )
+
+
+def test_a_stall_shows_the_threshold_that_it_was_judged_by() -> None:
+    """An engine that never did anything is given longer, and the evidence says how long."""
+    watch, server = Watch(), Server(usage=0.4, running=3)
+    server.queried = 1
+    for _ in range(303):
+        watch.see(server)
+    (found,) = (one for one in findings(watch.state) if one.symptom.id == "engine_stalled")
+    assert found.evidence["threshold_seconds"] == 300
+    assert found.evidence["last_progress_age_seconds"] >= 300

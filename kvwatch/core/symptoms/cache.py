@@ -9,7 +9,7 @@ from kvwatch.core.symptoms.actions import FEWER, FP8, LENGTH, MORE_KV, REPLICA, 
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom
 from kvwatch.core.symptoms.tools import clear, gauges, judged, lacks, lately, regime_seconds, unknown
 from kvwatch.core.thresholds import Threshold
-from kvwatch.core.window import Sample, increase
+from kvwatch.core.window import Sample, increase, ladder_increase
 
 
 def _kv_near_full(view: EngineView) -> Judgement:
@@ -96,7 +96,8 @@ def _recomputed_tokens(view: EngineView) -> float | None:
     """Prompt tokens of the last two minutes that must have been computed again, at least; None if that can't be told.
 
     What was computed once is the prompts of the requests that finished, and those in the engine, which can hold no
-    more than the peak of usage times the capacity. Found tokens were not computed.
+    more than the peak of usage times the capacity. Found tokens were not computed. A client that goes away after its
+    first token leaves a request that never finishes, so where more had a first token, it is so many mean prompts.
     """
     rows, capacity = view.samples(TWO_MINUTES), view.derived.get("kv_cache_capacity_tokens")
     came, done = increase(rows, "prompt_tokens_total"), increase(rows, "request_prompt_tokens/sum")
@@ -105,7 +106,10 @@ def _recomputed_tokens(view: EngineView) -> float | None:
     found = increase(rows, "prefix_cache_hit_tokens_total") or 0.0
     found += increase(rows, "external_prefix_cache_hit_tokens_total") or 0.0
     held = capacity * max((row.usage for row in rows if row.usage is not None), default=0.0)
-    return max(came - found - done - held, 0.0)
+    finished = increase(rows, "request_prompt_tokens") or 0.0
+    seen = ladder_increase(view.windows.ladders.since(view.now - TWO_MINUTES), "time_to_first_token_seconds")
+    begun = seen.count * done / finished if seen is not None and finished else 0.0
+    return max(came - found - max(done, begun) - held, 0.0)
 
 
 def _starved(view: EngineView, recomputed: float | None) -> bool:

@@ -18,7 +18,9 @@ def _engine_stalled(view: EngineView) -> Judgement:
     evidence = {
         **gauges(view),
         "last_progress_age_seconds": view.derived.get("last_progress_age_seconds"),
-        "threshold_seconds": view.limits["regime.stalled_after"],
+        "threshold_seconds": view.limits[
+            "regime.cold_stalled_after" if view.snapshot.cold else "regime.stalled_after"
+        ],
         "signs_of_life": _signs_of_life(view),
     }
     return judged(view.regime is Regime.STALLED, evidence)

@@ -38,6 +38,8 @@ _WAITING = (
 )
 #: Minutes of history before a rise can be told from what is usual.
 _USUAL_TAKES = 10
+#: Seconds of a minute in which requests wait, and in which none does, for the minute to have some of both.
+_SOME = 2.0
 
 
 @once
@@ -141,6 +143,17 @@ def _cold_start(view: EngineView) -> Judgement:
     return judged(in_time and _young(view, first.all), evidence)
 
 
+def _comes_and_goes(view: EngineView) -> bool:
+    """Whether requests wait again and again: in at least `ttft_high.minutes` of the last five some of the time."""
+    watched, waited = [0.0] * 5, [0.0] * 5
+    for row, seconds in view.held(FIVE_MINUTES):
+        minute = min(int((view.now - row.t) // MINUTE), 4)
+        watched[minute] += seconds
+        waited[minute] += seconds * (row.regime in _WAITING)
+    some = sum(_SOME <= part <= all_of - _SOME for part, all_of in zip(waited, watched, strict=True))
+    return some >= view.limits["ttft_high.minutes"]
+
+
 def _ttft_high(view: EngineView) -> Judgement:
     if reason := lacks(view, _TTFT):
         return unknown(reason)
@@ -163,7 +176,7 @@ def _ttft_high(view: EngineView) -> Judgement:
     }
     if p95 is None or cold or (itl is not None and itl > limits["ttft_high.inter_token"]):
         return clear(**evidence)
-    if waited > limits["ttft_high.waited"] and now <= 0.5 * MINUTE:
+    if waited > limits["ttft_high.waited"] and now <= 0.5 * MINUTE and not _comes_and_goes(view):
         return clear(**evidence)  # late because requests waited, and that is over
     risen = usual is not None and p95 >= limits["ttft_high.times"] * usual
     high = p95 >= limits["ttft_high.seconds"] or (risen and p95 >= limits["ttft_high.rise_from"])
@@ -235,6 +248,14 @@ ROWS: tuple[Symptom, ...] = (
                 15,
                 "seconds",
                 "More than this of the 5 min with a queue that is over accounts for what was late.",
+            ),
+            Threshold(
+                "ttft_high.minutes",
+                3,
+                "ratio",
+                "But not where it comes and goes: so many of those five minutes have some of it.",
+                low=1,
+                high=5,
             ),
         ),
         meaning="Tokens flow once they flow, and the first ones are late. The evidence says whether queue or"

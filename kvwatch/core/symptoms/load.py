@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kvwatch.core.derive import FIVE_MINUTES, MINUTE, TWO_MINUTES
 from kvwatch.core.gpu import NoActivity
 from kvwatch.core.signals import CORE
+from kvwatch.core.snapshot import EngineKey, Snapshot
 from kvwatch.core.symptoms.model import (
     Action,
     EngineView,
@@ -23,20 +25,28 @@ from kvwatch.core.window import increase, seconds_where
 
 
 def _engine_imbalance(view: TargetView) -> Judgement:
-    if len(view.engines) < 2:
-        return clear(engines=len(view.engines))
+    """Of engines of one model: those of several on one page, as a relay puts them there, have nothing to share."""
+    models: dict[str, dict[EngineKey, EngineView]] = {}
     for key, engine in view.engines.items():
+        models.setdefault(key.model_name, {})[key] = engine
+    found = [_uneven(view, engines) for engines in models.values() if len(engines) > 1]
+    order = (Verdict.ACTIVE, Verdict.UNKNOWN, Verdict.CLEAR)
+    return min(found, key=lambda one: order.index(one.verdict), default=clear(engines=len(view.engines)))
+
+
+def _uneven(view: TargetView, engines: Mapping[EngineKey, EngineView]) -> Judgement:
+    for key, engine in engines.items():
         if not engine.snapshot.untouched and (reason := lacks(engine, *CORE)):
             return unknown(f"engine {key.engine}: {reason}")
     limits = view.limits
-    usages = {key: _mean_usage(engine, TWO_MINUTES) for key, engine in view.engines.items()}
-    watched = min(sum(seconds for _, seconds in e.held(TWO_MINUTES)) for e in view.engines.values())
+    usages = {key: _mean_usage(engine, TWO_MINUTES) for key, engine in engines.items()}
+    watched = min(sum(seconds for _, seconds in e.held(TWO_MINUTES)) for e in engines.values())
     if watched < 0.9 * TWO_MINUTES:
-        return clear(engines=len(view.engines), watched_seconds=watched)
+        return clear(engines=len(engines), watched_seconds=watched)
     low, high = min(usages, key=usages.__getitem__), max(usages, key=usages.__getitem__)
-    uneven = _uneven_seconds(view)
+    uneven = _uneven_seconds(engines)
     evidence: dict[str, Any] = {
-        "engines": len(view.engines),
+        "engines": len(engines),
         "fullest_engine": high.engine,
         "fullest_usage_ratio": usages[high],
         "emptiest_engine": low.engine,
@@ -48,9 +58,11 @@ def _engine_imbalance(view: TargetView) -> Judgement:
         "threshold_seconds": limits["engine_imbalance.share"] * TWO_MINUTES,
     }
     differ = usages[high] - usages[low] >= limits["engine_imbalance.difference"]
+    several = seconds_where(engines[high].held(TWO_MINUTES), lambda row: (row.running or 0.0) > 1)
     matters = usages[high] >= limits["engine_imbalance.fullest"]
+    can_be_spread = several > watched / 2
     return judged(
-        (differ and matters) or uneven > limits["engine_imbalance.share"] * TWO_MINUTES,
+        (differ and matters and can_be_spread) or uneven > limits["engine_imbalance.share"] * TWO_MINUTES,
         evidence,
     )
 
@@ -61,10 +73,10 @@ def _mean_usage(view: EngineView, window: float) -> float:
     return sum(usage * seconds for usage, seconds in held) / watched if watched else 0.0
 
 
-def _uneven_seconds(view: TargetView) -> float:
+def _uneven_seconds(engines: Mapping[EngineKey, EngineView]) -> float:
     """Seconds of the last two minutes in which one engine had requests waiting while another had none at all."""
     waits, idles, lasts = set(), set(), {}
-    for engine in view.engines.values():
+    for engine in engines.values():
         for row, seconds in engine.held(TWO_MINUTES):
             lasts[row.t] = seconds
             if row.waiting:
@@ -78,7 +90,7 @@ def _requests_failing(view: TargetView) -> Judgement:
     if not view.engines:
         return unknown("no engine is scraped")
     for key, engine in view.engines.items():
-        if reason := lacks(engine, "requests_finished_total"):
+        if reason := lacks(engine, "requests_finished_total") or _one_reason_for_all(engine.snapshot):
             return unknown(f"engine {key.engine}: {reason}")
     limits = view.limits
     finished = _count(view, FIVE_MINUTES, "requests_finished_total")
@@ -106,6 +118,16 @@ def _requests_failing(view: TargetView) -> Judgement:
         or aborts > limits["requests_failing.aborts"] * max(finished, 1.0)
         or rejected > limits["requests_failing.rejections"] * came,
         evidence,
+    )
+
+
+def _one_reason_for_all(snapshot: Snapshot) -> str:
+    """Why reasons of finishing say nothing: behind Ray vLLM 0.9.1 to 0.20 has them all under the last one created."""
+    counted = [name for name, count in (snapshot.parts("requests_finished_total") or {}).items() if count > 0]
+    if "ray" not in snapshot.features or len(counted) != 1 or counted[0] not in ("abort", "error"):
+        return ""
+    return (
+        f"every finished request counts as '{counted[0]}': behind Ray vLLM before 0.21 mixes the reasons up"
     )
 
 
@@ -268,7 +290,11 @@ ROWS: tuple[Symptom, ...] = (
                 "engine_imbalance.difference", 0.3, "ratio", "Of mean KV usage over 2 min, at least.", high=1
             ),
             Threshold(
-                "engine_imbalance.fullest", 0.5, "ratio", "Mean usage of the fullest, at least.", high=1
+                "engine_imbalance.fullest",
+                0.5,
+                "ratio",
+                "Mean usage of the fullest, at least, where several run most of the time.",
+                high=1,
             ),
             Threshold(
                 "engine_imbalance.share",

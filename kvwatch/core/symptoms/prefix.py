@@ -118,10 +118,7 @@ def _prefix_cache_thrash(view: EngineView) -> Judgement:
     alike = not mean or not usual_mean or usual_mean / longer <= mean <= longer * usual_mean
     capacity = view.derived.get("kv_cache_capacity_tokens")
     fit = capacity / mean if capacity is not None and mean else None
-    sessions = max(
-        [(row.running or 0.0) + (row.waiting or 0.0) for row in view.samples(FIVE_MINUTES)]
-        + [view.ceiling or 0.0]
-    )
+    sessions = max((row.running or 0.0) + (row.waiting or 0.0) for row in view.samples(FIVE_MINUTES))
     occupancy = view.derived.get("cache_pressure_occupancy_ratio")
     evidence = {
         "hit_ratio": ratio,

@@ -10,29 +10,52 @@ from kvwatch.core.regimes import Regime
 from kvwatch.core.signals import CORE
 from kvwatch.core.symptoms.actions import ENABLE_PREFIX_CACHING, SHARE, SHORTER
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom
-from kvwatch.core.symptoms.tools import gauges, judged, lacks, lately, regime_seconds, unknown
+from kvwatch.core.symptoms.tools import gauges, judged, lacks, lately, once, regime_seconds, unknown
 from kvwatch.core.thresholds import Threshold
+from kvwatch.core.window import rate
 
 
 def _waits(
     symptom: str, regime: Regime, more: Callable[[EngineView], Mapping[str, Any]]
 ) -> Callable[[EngineView], Judgement]:
-    """A judge of more than a share of the last minute in a regime, that still lasts."""
+    """A judge of more than a share of the last minute in a regime, that still lasts.
+
+    On a large server hardly a moment is without a request that came since the last step: what waits for less than
+    `queue.wait` is how requests arrive.
+    """
 
     def judge(view: EngineView) -> Judgement:
         if reason := lacks(view, *CORE):
             return unknown(reason)
         waited, need = regime_seconds(view, MINUTE, regime), view.limits[f"{symptom}.share"] * MINUTE
+        wait, least = _mean_wait(view), view.limits["queue.wait"]
         evidence = {
             **gauges(view),
             f"{regime}_seconds": waited,
             "window_seconds": MINUTE,
             "threshold_seconds": need,
+            "estimated_wait_seconds": wait,
+            "threshold_wait_seconds": least,
             **more(view),
         }
-        return judged(waited > need and lately(view, lambda row: row.regime == regime), evidence)
+        short = wait is not None and wait < least
+        return judged(
+            waited > need and not short and lately(view, lambda row: row.regime == regime), evidence
+        )
 
     return judge
+
+
+@once
+def _mean_wait(view: EngineView) -> float | None:
+    """How long a request waits on average, by what waited in the last minute and what finished (Little's law); None
+    while nothing finishes. The histogram of vLLM tells only of requests that are done."""
+    held, rows = view.held(MINUTE), view.samples(MINUTE)
+    finished = rate(rows, "requests_finished_total")
+    seconds = sum(seconds for _, seconds in held)
+    if not finished or not seconds:
+        return None
+    return sum((row.waiting or 0.0) * seconds for row, seconds in held) / seconds / finished
 
 
 def _share(symptom: str) -> tuple[Threshold, ...]:
@@ -65,6 +88,17 @@ def _reasons(view: EngineView) -> Mapping[str, Any]:
     }
 
 
+#: For servers that don't tell why requests wait.
+_ADAPTERS = Action(
+    "count the LoRA adapters that are asked for at once: where they are more than --max-loras, it is these that"
+    " requests wait for",
+    "--max-loras",
+    feature="lora",
+)
+_ADAPTERS_HOLD = (
+    "LoRA before vLLM 0.20 (which does not tell why requests wait): --max-loras adapters are in use"
+)
+
 ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="sequence_limited",
@@ -79,15 +113,10 @@ ROWS: tuple[Symptom, ...] = (
         meaning="As many requests run as --max-num-seqs allows; more would fit the cache.",
         causes=(
             "--max-num-seqs is low for this load",
-            "LoRA before vLLM 0.20 (which does not tell why requests wait): --max-loras adapters are in use",
+            _ADAPTERS_HOLD,
         ),
         actions=(
-            Action(
-                "count the LoRA adapters that are asked for at once: where they are more than --max-loras, it is"
-                " these that requests wait for",
-                "--max-loras",
-                feature="lora",
-            ),
+            _ADAPTERS,
             Action(
                 "raise --max-num-seqs stepwise, by half, towards requests_that_fit, and watch inter-token latency",
                 "--max-num-seqs",
@@ -113,9 +142,11 @@ ROWS: tuple[Symptom, ...] = (
             "more prompt tokens a second than the GPU computes",
             "long prompts that share nothing, or nothing that is found again",
             "a small --max-num-batched-tokens, which feeds the prompts in small pieces",
+            _ADAPTERS_HOLD,
         ),
         actions=(
             SHORTER,
+            _ADAPTERS,
             SHARE,
             ENABLE_PREFIX_CACHING,
             Action(

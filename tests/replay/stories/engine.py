@@ -124,3 +124,16 @@ def a_newer_engine_follows_aborts_so_what_it_shows_is_there() -> Watch:
 
 
 recorded(HITS, "engine_stalled", "0.32.0--request-never-fits", "0.13.0--request-never-fits")
+
+
+@told(HITS, "engine_stalled", Stage.FIRING)
+@told(NEAR_MISSES, "kv_usage_stuck", Stage.INACTIVE)
+def answers_that_only_tokenise_go_on_while_the_engine_hangs() -> Watch:
+    old = frozenset({"inter_token_latency_seconds"})
+    watch, server = Watch(), Server(usage=0.4, running=3, waiting=2, answered=0, without=old)
+    for i in range(120):
+        server.tokenized += 20
+        if i < 20:
+            server.finish(1)
+        watch.see(server)
+    return watch

@@ -4,9 +4,12 @@ from collections.abc import Callable
 
 from kvwatch.core.gpu import Gpu, GpuReading
 from kvwatch.core.lifecycle import Stage
+from kvwatch.core.outcome import Scrape
 from kvwatch.core.pipeline import next_pace
+from kvwatch.core.policy import Policy
+from kvwatch.core.vllm import NATIVE_SPELLINGS, RELAY_SPELLINGS, Vocabulary
 from tests.core.pages import Server
-from tests.core.watch import Watch
+from tests.core.watch import WALL, Watch
 from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, hungry, recorded, told
 
 # -- two engines --------------------------------------------------------------------------------------------------
@@ -51,6 +54,27 @@ def fuller_by_a_little_less() -> Watch:
         hungry(other, 0.4, 4, 0)
 
     return two(200, each)
+
+
+@told(NEAR_MISSES, "engine_imbalance", Stage.INACTIVE)
+def a_single_long_request_that_nothing_could_spread() -> Watch:
+    def each(one: Server, other: Server, _i: int) -> None:
+        hungry(one, 0.65, 1, 0)
+        hungry(other, 0.0, 0, 0)
+
+    return two(200, each)
+
+
+@told(NEAR_MISSES, "engine_imbalance", Stage.INACTIVE)
+def two_models_that_a_relay_puts_on_one_page() -> Watch:
+    watch = Watch()
+    one, other = Server(usage=0.7, running=9), Server(usage=0.05, running=1, started=None)
+    for _ in range(200):
+        one.finish(1)
+        other.finish(1)
+        page = one.page + other.page.replace('model_name="tiny"', 'model_name="small"')
+        watch.outcome(Scrape(page.encode(), WALL + watch.now, 0.001, 1.0))
+    return watch
 
 
 @told(NEAR_MISSES, "engine_imbalance", Stage.INACTIVE)
@@ -216,3 +240,16 @@ def high_utilisation_alone() -> Watch:
 
 recorded(HITS, "engine_imbalance", "0.32.0--engines-unlike")
 recorded(HITS, "requests_failing", "0.32.0--failing")
+
+
+@told(MISSING, "requests_failing", Stage.UNKNOWN)
+def behind_ray_every_request_counts_as_aborted() -> Watch:
+    spellings = (*NATIVE_SPELLINGS, *RELAY_SPELLINGS)
+    watch, server = Watch(Policy(vocabulary=Vocabulary(spellings))), Server(usage=0.3, running=4)
+    for _ in range(120):
+        server.finish(1)
+        server.aborted, server.finished = server.finished + server.aborted, 0
+        watch.outcome(
+            Scrape(server.page.replace("vllm:", "ray_vllm_").encode(), WALL + watch.now, 0.001, 1.0)
+        )
+    return watch
