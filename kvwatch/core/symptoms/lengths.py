@@ -61,6 +61,9 @@ def _long_request_hogs_cache(view: EngineView) -> Judgement:
         if usual is None or footprint is None
         else footprint >= limits["long_request_hogs_cache.times"] * usual
     )
+    if by_few > need and usual is not None and footprint is None:
+        why = view.derived.unknown.get("kv_cache_capacity_tokens", "the capacity in tokens is unknown")
+        return unknown(f"whether the few are longer than usual can't be told: {why}")
     if by_few > need:
         return judged(long is not False, evidence)
     # More than a few run: those that are served meanwhile are short, so it is not the few short ones that hold it.

@@ -60,6 +60,17 @@ recorded(NEAR_MISSES, "long_request_hogs_cache", "0.32.0--c-kv-saturation", "0.9
 
 
 @told(MISSING, "long_request_hogs_cache", Stage.UNKNOWN)
+def what_a_hybrid_model_holds_is_not_said_so_few_may_be_as_long_as_all() -> Watch:
+    def each(server: Server, _i: int) -> None:
+        hungry(server, 0.9, 3, 12)
+        server.finish(1, prompt=4000, output=1000)
+
+    server = Server()
+    server.config["mamba_block_size"] = "4096"
+    return working(140, each, server)
+
+
+@told(MISSING, "long_request_hogs_cache", Stage.UNKNOWN)
 def whether_it_generates_is_not_exposed() -> Watch:
     return working(120, few, Server(without=frozenset({"generation_tokens"})))
 
