@@ -184,6 +184,28 @@ def test_no_alarm_where_all_was_well(name: str) -> None:
     assert fired == ({"cold_start"} if slow_at_first else set())
 
 
+#: Pages that stay as they are from some second on: what hangs or died, and what was only left by its clients.
+HANGS = {"0.9.2--x-engine-died-metrics-frozen": 57.0, "0.32.0--p-engine-stalled": 38.0}
+LEFT = {"0.9.2--b-healthy": 46.0, "0.9.2--e-shared-prefix": 38.0, "0.9.2--c-kv-saturation": 68.0}
+
+
+@pytest.mark.parametrize("name", [*HANGS, *LEFT])
+def test_an_engine_that_hangs_is_told_from_one_that_its_clients_left(name: str) -> None:
+    """Frozen pages look alike; the answers that the server gave when it last worked tell them apart."""
+    watch = replayed(name, until=(HANGS | LEFT)[name])
+    frozen = [
+        poll["body"].encode() for poll in polls(RECORDINGS / f"{name}.jsonl.gz") if poll["status"] == 200
+    ]
+    page = frozen[round(watch.now)]
+    for _ in range(120):
+        now = watch.now + watch.interval
+        watch.outcome(Scrape(page, 1.8e9 + now, pace=next_pace(watch.state, now)))
+    assert watch.fired("engine_stalled") is (name in HANGS)
+    assert watch.regime is (Regime.STALLED if name in HANGS else Regime.IDLE)
+    held = watch.engine.snapshot.number("kv_cache_usage_ratio") or 0.0
+    assert watch.fired("kv_usage_stuck") is (name in LEFT and held > 0.05)
+
+
 def test_an_hour_of_healthy_load_fires_nothing_above_info() -> None:
     """Recordings of healthy load one after another, for an hour: no alarm, nothing unknown, no restart."""
     watch = watched()
