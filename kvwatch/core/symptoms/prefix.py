@@ -105,13 +105,6 @@ def _prefix_cache_thrash(view: EngineView) -> Judgement:
     recent, found = (increase(rows, name) or 0.0 for name in names)
     ratio = found / recent if recent >= limits["prefix_cache_thrash.queried_tokens"] else None
     mean, _ = _mean_prompt(rows)
-    capacity = view.derived.get("kv_cache_capacity_tokens")
-    fit = capacity / mean if capacity is not None and mean else None
-    sessions = max(
-        [(row.running or 0.0) + (row.waiting or 0.0) for row in view.samples(FIVE_MINUTES)]
-        + [view.ceiling or 0.0]
-    )
-    occupancy = view.derived.get("cache_pressure_occupancy_ratio")
     lifetime = _prefix_lifetime(view, rows, recent - found)
     usual_mean, _ = _mean_prompt(before)
     longer = limits["prefix_cache_thrash.longer"]
