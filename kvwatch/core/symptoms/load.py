@@ -102,7 +102,7 @@ def _requests_failing(view: TargetView) -> Judgement:
         "finished_requests": finished,
         "errors": errors,
         "aborts": aborts,
-        "rejections": rejected,
+        "rejections": None if view.rejections is None else rejected,
         "rejected_by": [limit for limit, count in (view.rejections or {}).items() if count > 0],
         "window_seconds": FIVE_MINUTES,
         "threshold_errors_ratio": limits["requests_failing.errors"],
