@@ -163,7 +163,9 @@ def _ttft_high(view: EngineView) -> Judgement:
     usual = median(before) if len(before) >= _USUAL_TAKES else None
     waited, now = (regime_seconds(view, window, *_WAITING) for window in (FIVE_MINUTES, MINUTE))
     cold = _may_be_cold(view)
+    _, served = windowed_mean(view, _TTFT)
     evidence = {
+        "first_tokens": served,
         _TTFT_P95: p95,
         "usual_seconds": usual,
         _ITL_P95: itl,
@@ -171,6 +173,7 @@ def _ttft_high(view: EngineView) -> Judgement:
         "waiting_seconds": waited,
         "window_seconds": FIVE_MINUTES,
         "threshold_seconds": limits["ttft_high.seconds"],
+        "threshold_first_tokens_of_a_rise": limits["ttft_high.requests"],
         "threshold_times_usual": limits["ttft_high.times"],
         "threshold_inter_token_seconds": limits["ttft_high.inter_token"],
     }
@@ -178,9 +181,9 @@ def _ttft_high(view: EngineView) -> Judgement:
         return clear(**evidence)
     if waited > limits["ttft_high.waited"] and now <= 0.5 * MINUTE and not _comes_and_goes(view):
         return clear(**evidence)  # late because requests waited, and that is over
-    risen = usual is not None and p95 >= limits["ttft_high.times"] * usual
-    high = p95 >= limits["ttft_high.seconds"] or (risen and p95 >= limits["ttft_high.rise_from"])
-    return judged(high, evidence)
+    risen = usual is not None and p95 >= max(limits["ttft_high.times"] * usual, limits["ttft_high.rise_from"])
+    many = served >= limits["ttft_high.requests"]
+    return judged(p95 >= limits["ttft_high.seconds"] or (risen and many), evidence)
 
 
 def _shared_prefix_slow(view: EngineView) -> Judgement:
@@ -237,6 +240,12 @@ ROWS: tuple[Symptom, ...] = (
                 high=1000,
             ),
             Threshold("ttft_high.rise_from", 0.5, "seconds", "A rise counts from here."),
+            Threshold(
+                "ttft_high.requests",
+                100,
+                "requests",
+                "A rise counts with so many first tokens in 5 min, at least: among fewer, one long prompt makes it.",
+            ),
             Threshold(
                 "ttft_high.inter_token",
                 0.2,
