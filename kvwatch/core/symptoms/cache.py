@@ -215,6 +215,7 @@ ROWS: tuple[Symptom, ...] = (
         causes=(
             "more requests are admitted than the cache holds at their full length",
             "outputs grow after admission, when room was made for the prompt alone",
+            "one of several engines gets more than its share (engine_imbalance then fires too): mend that first",
         ),
         actions=(
             LENGTH,
@@ -256,6 +257,7 @@ ROWS: tuple[Symptom, ...] = (
         causes=(
             "the load needs more cache than there is",
             "requests are longer than the cache was planned for",
+            "one of several engines gets more than its share (engine_imbalance then fires too)",
         ),
         actions=(
             MORE_KV,

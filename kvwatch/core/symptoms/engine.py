@@ -85,6 +85,11 @@ ROWS: tuple[Symptom, ...] = (
                 "collect before restarting: the log's last lines, py-spy dump of the engine process, nvidia-smi"
             ),
             Action("restart the server; route traffic away from it until then"),
+            Action(
+                "if signs_of_life says that it still schedules: a request at the head can never run. Keep"
+                " --max-model-len below what the cache holds, and --max-num-batched-tokens above the longest prompt",
+                "--max-model-len",
+            ),
         ),
         explains=(
             "kv_near_full",

@@ -23,6 +23,7 @@ from kvwatch.core.symptoms.tools import (
     windowed_mean,
 )
 from kvwatch.core.thresholds import Threshold
+from kvwatch.core.window import above, ladder_increase
 
 _TTFT, _ITL = "time_to_first_token_seconds", "inter_token_latency_seconds"
 _QUEUE, _PREFILL = "request_queue_time_seconds", "request_prefill_time_seconds"
@@ -163,9 +164,12 @@ def _ttft_high(view: EngineView) -> Judgement:
     usual = median(before) if len(before) >= _USUAL_TAKES else None
     waited, now = (regime_seconds(view, window, *_WAITING) for window in (FIVE_MINUTES, MINUTE))
     cold = _may_be_cold(view)
-    _, served = windowed_mean(view, _TTFT)
+    seen = ladder_increase(view.windows.ladders.since(view.now - FIVE_MINUTES), _TTFT)
+    late = above(seen, limits["ttft_high.seconds"]) if seen else 0.0
+    served = seen.count if seen else 0.0
     evidence = {
         "first_tokens": served,
+        "late_first_tokens": late,
         _TTFT_P95: p95,
         "usual_seconds": usual,
         _ITL_P95: itl,
@@ -173,6 +177,7 @@ def _ttft_high(view: EngineView) -> Judgement:
         "waiting_seconds": waited,
         "window_seconds": FIVE_MINUTES,
         "threshold_seconds": limits["ttft_high.seconds"],
+        "threshold_late_first_tokens": limits["ttft_high.late"],
         "threshold_first_tokens_of_a_rise": limits["ttft_high.requests"],
         "threshold_times_usual": limits["ttft_high.times"],
         "threshold_inter_token_seconds": limits["ttft_high.inter_token"],
@@ -183,7 +188,8 @@ def _ttft_high(view: EngineView) -> Judgement:
         return clear(**evidence)  # late because requests waited, and that is over
     risen = usual is not None and p95 >= max(limits["ttft_high.times"] * usual, limits["ttft_high.rise_from"])
     many = served >= limits["ttft_high.requests"]
-    return judged(p95 >= limits["ttft_high.seconds"] or (risen and many), evidence)
+    high = p95 >= limits["ttft_high.seconds"] and late >= limits["ttft_high.late"]
+    return judged(high or (risen and many), evidence)
 
 
 def _shared_prefix_slow(view: EngineView) -> Judgement:
@@ -221,8 +227,8 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="ttft_high",
         title="First tokens come late",
-        when="95th percentile of time to first token over 5 min ≥ {seconds}, or ≥ {times} × what it"
-        " usually was within the hour and ≥ {rise_from}; inter-token latency ≤ {inter_token}; not"
+        when="95th percentile of time to first token over 5 min ≥ {seconds} (≥ {late} late ones), or ≥ {times} ×"
+        " what it usually was within the hour and ≥ {rise_from}; inter-token latency ≤ {inter_token}; not"
         " in a cold start, nor left over from a queue that has gone",
         severity=Severity.WARNING,
         scope=Scope.ENGINE,
@@ -238,6 +244,9 @@ ROWS: tuple[Symptom, ...] = (
                 "Or so many times what that percentile usually was within the hour (median).",
                 low=1,
                 high=1000,
+            ),
+            Threshold(
+                "ttft_high.late", 4, "requests", "Late first tokens in 5 min, at least: a few are no alarm."
             ),
             Threshold("ttft_high.rise_from", 0.5, "seconds", "A rise counts from here."),
             Threshold(
