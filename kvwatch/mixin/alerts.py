@@ -104,8 +104,8 @@ def _watching(options: Options) -> tuple[Alert, ...]:
             f"count by (job) ({up} offset 15m)\nunless\ncount by (job) ({up}) >= count by (job) ({up} offset 15m)",
             Severity.WARNING,
             "Fewer kvwatch are known to Prometheus than a quarter of an hour ago.",
-            "{{ $labels.job }}: there were {{ $value }} a quarter of an hour ago. One that is no longer discovered has"
-            " no up that could be 0.",
+            "{{ $labels.job }}: there were {{ $value }} a quarter of an hour ago. One that is no longer discovered"
+            " has no up that could be 0.",
             held="5m",
         ),
         Alert(
@@ -146,8 +146,8 @@ def _watching(options: Options) -> tuple[Alert, ...]:
             f"count without (symptom, state) ({unknown} == 1)\nunless {here}\n{q('up')} == 0",
             Severity.INFO,
             "Symptoms can't be judged.",
-            f"{where}: {{{{ $value }}}} symptoms are unknown: the signals that they need are missing. They can't fire,"
-            " which does not mean that all is well.",
+            f"{where}: {{{{ $value }}}} symptoms are unknown: the signals that they need are missing. They can't"
+            " fire, which does not mean that all is well.",
             held="30m",
         ),
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kvwatch.core.alerting import PREFIX
-from kvwatch.core.symptoms import BY_ID, SYMPTOMS, Action, Symptom, limits_of
+from kvwatch.core.alerting import PREFIX, alert_name
+from kvwatch.core.symptoms import SYMPTOMS, Action, Symptom, limits_of
 from kvwatch.mixin import alerts
 from kvwatch.mixin.alerts import Alert
 from kvwatch.mixin.options import Options
@@ -74,7 +74,7 @@ def _symptom_meaning(row: Symptom) -> list[str]:
 
 
 def _link(symptom: str) -> str:
-    name = alerts.alert_name(BY_ID[symptom].id)
+    name = alert_name(symptom)
     return f"[{name}]({name.lower()}.md)"
 
 
