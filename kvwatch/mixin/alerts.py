@@ -176,10 +176,11 @@ def _objective(options: Options) -> tuple[Alert, ...]:
 
 
 def every(options: Options) -> tuple[Alert, ...]:
-    """All alerts; OptionsError if the options name one that there is not."""
-    chosen = options.model_copy(update={"disabled": frozenset(), "severity": {}})
-    options.named([one.name for one in (*symptoms(chosen), *meta(chosen))])
-    return (*symptoms(options), *meta(options))
+    """All alerts, disabled or not; OptionsError if the options name one that there is not."""
+    everything = options.model_copy(update={"disabled": frozenset()})
+    found = (*symptoms(everything), *meta(everything))
+    options.named([one.name for one in found])
+    return found
 
 
 def _chosen(alerts: Iterable[Alert], options: Options) -> tuple[Alert, ...]:

@@ -21,8 +21,7 @@ _WHERE = {"kv transfer": "with a KV connector", "lora": "with LoRA", "watermark"
 
 def runbooks(options: Options) -> dict[str, str]:
     """File name -> text, for every alert, disabled or not."""
-    everything = options.model_copy(update={"disabled": frozenset()})
-    return {one.page: _runbook(one) for one in alerts.every(everything)}
+    return {one.page: _runbook(one) for one in alerts.every(options)}
 
 
 def _runbook(one: Alert) -> str:
