@@ -217,10 +217,10 @@ def _shared_prefix_slow(view: EngineView) -> Judgement:
 ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="ttft_high",
-        title="First tokens come late, and no queue accounts for it",
+        title="First tokens come late",
         when="95th percentile of time to first token over 5 min ≥ {seconds}, or ≥ {times} × what it"
-        " usually was within the hour and ≥ {rise_from}; inter-token latency ≤ {inter_token}; no"
-        " cold start; no queue that is over",
+        " usually was within the hour and ≥ {rise_from}; inter-token latency ≤ {inter_token}; not"
+        " in a cold start, nor left over from a queue that has gone",
         severity=Severity.WARNING,
         scope=Scope.ENGINE,
         for_s=15,
@@ -247,19 +247,19 @@ ROWS: tuple[Symptom, ...] = (
                 "ttft_high.waited",
                 15,
                 "seconds",
-                "More than this of the 5 min with a queue that is over accounts for what was late.",
+                "After more than this of the 5 min in a queue that has gone, what was late is put down to it.",
             ),
             Threshold(
                 "ttft_high.minutes",
                 3,
-                "ratio",
-                "But not where it comes and goes: so many of those five minutes have some of it.",
+                "minutes",
+                "But not where queues come and go: where so many of those five minutes have some of one.",
                 low=1,
                 high=5,
             ),
         ),
-        meaning="Tokens flow once they flow, and the first ones are late. The evidence says whether queue or"
-        " prefill is the larger part. Requests whose clients gave up are not in it.",
+        meaning="Once an answer has begun it comes at a normal pace, but it begins late. The evidence says whether"
+        " queue or prefill is the larger part. Requests whose clients gave up are not counted.",
         causes=(
             "long prompts, computed whole (larger part: prefill)",
             "bursts too short for a queue to show at each scrape (larger part: queue)",
@@ -314,7 +314,7 @@ ROWS: tuple[Symptom, ...] = (
                 "cold_start.share",
                 0.2,
                 "ratio",
-                "Their mean time to the first token, in means of the first page with late ones, at most.",
+                "Their mean time to the first token, as a share of that of the first, late ones, at most.",
                 high=1,
             ),
         ),
@@ -323,7 +323,9 @@ ROWS: tuple[Symptom, ...] = (
         causes=("requests reached the server before it was warm",),
         actions=(
             Action("send a few warm-up requests, of the usual lengths, before the server takes traffic"),
-            Action("let readiness wait for them, and alerts on time to first token for the first minutes"),
+            Action(
+                "let readiness wait for that, and hold back alerts on time to first token for the first minutes"
+            ),
         ),
         explains=("ttft_high",),
         origin="a public report of 89 s for the first request and 0.2 s from then on (vLLM 0.17.1); recordings of"
