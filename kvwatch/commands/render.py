@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-HELP = "write alerts/, runbooks and the tables of the README from the code, in a checkout"
+HELP = "write alerts/ and the tables of the README from the code"
 EPILOG = """\
 examples:
   kvwatch render            in a checkout of kvwatch
