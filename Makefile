@@ -45,7 +45,7 @@ fmt: setup ## format the code and mend what can be mended
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-render: setup ## write the tables of the README from the code
+render: setup ## write alerts/ and the tables of the README from the code
 	$(BIN)/kvwatch render
 
 live: setup ## tests against a real vLLM; opt-in
@@ -57,7 +57,7 @@ bench: setup ## the budgets alone
 coverage: setup tools ## the tests with branch coverage
 	$(BIN)/pytest -m "not live and not benchmark" --cov --cov-report=term --cov-report=html
 
-tools: ## promtool and prometheus, from PATH or unpacked into .tools/
+tools: ## promtool, prometheus, amtool, alertmanager: from PATH or unpacked into .tools/
 	@tests/tools/get-prometheus
 
 lock: python ## refresh the pinned versions from the newest releases
