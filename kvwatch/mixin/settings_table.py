@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvwatch.mixin.tables import table
-from kvwatch.settings import AlertmanagerSettings, ServerSettings, Settings, TargetSettings
+from kvwatch.settings import Settings, TargetSettings
 from kvwatch.settings.model import choices
 from kvwatch.settings.sources import PREFIX, SECRET, flag, key
 
@@ -21,23 +21,17 @@ def settings() -> str:
         ]
         for name, field in Settings.model_fields.items()
     ]
+    targets = [
+        [f"`{name}`", _default(field.default), field.description or ""]
+        for name, field in TargetSettings.model_fields.items()
+    ]
     return "\n\n".join(
         [
             table(["flag", "environment", "default", "meaning"], rows),
             "A target, in the file under `[[targets]]` or as JSON:",
-            _fields(TargetSettings),
-            "An Alertmanager, under `[[alertmanagers]]`:",
-            _fields(AlertmanagerSettings),
+            table(["key", "default", "meaning"], targets),
         ]
     )
-
-
-def _fields(model: type[ServerSettings]) -> str:
-    rows = [
-        [f"`{name}`", "" if field.is_required() else _default(field.default), field.description or ""]
-        for name, field in model.model_fields.items()
-    ]
-    return table(["key", "default", "meaning"], rows)
 
 
 def _choices(words: Sequence[str]) -> str:

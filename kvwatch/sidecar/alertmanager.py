@@ -39,7 +39,6 @@ OUTCOMES = (
 NOT_ARRIVED = frozenset({Failure.REFUSED, Failure.DNS, Failure.TLS})
 """Failures after which it is sure that nothing arrived."""
 _PATH = "/api/v2/alerts"
-_TIMEOUT_S = 10.0
 _UNSENDABLE = "its token can't be sent: it must be printable ASCII, without a space at its beginning or end"
 _MOST_READ = 64 << 10
 
@@ -61,7 +60,7 @@ class Alertmanager:
         client: httpx.AsyncClient,
         *,
         page: str,
-        timeout_s: float = _TIMEOUT_S,
+        timeout_s: float,
     ) -> None:
         parts = urlsplit(settings.url)
         self._url = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") + _PATH, parts.query, ""))

@@ -30,9 +30,10 @@ from kvwatch.sidecar.store import Store
 if TYPE_CHECKING:
     from kvwatch.settings import Settings
 
-_LOOK_EVERY_S = 5.0
+_LOOK_EVERY_S = 15.0
 """The longest time between two looks at the store, should nothing wake the task."""
 _RETRY_S, _RETRY_MAX_S = 1.0, 15.0
+_TIMEOUT_S = 10.0
 _BREATH_S = 0.05
 _BATCH = 100
 """Alerts in one post."""
@@ -63,7 +64,8 @@ class Notifier:
         self._receiver = receiver
         self._repeat_s = repeat_s
         self._clock = clock or SystemClock()
-        self._backoff = Backoff(_RETRY_MAX_S, random or Random())  # noqa: S311 - jitter, no secret
+        most_s = min(_RETRY_MAX_S, repeat_s)  # or what fires would time out there meanwhile
+        self._backoff = Backoff(most_s, random or Random())  # noqa: S311 - jitter, no secret
         self._ledger: Ledger = {}
         self._sent = Deliveries(receiver.name, dict.fromkeys(OUTCOMES, 0))
         self._good: bool | None = None
@@ -160,7 +162,9 @@ async def notify_beside(settings: Settings, store: Store, page: str) -> AsyncIte
         tasks = []
         for one in settings.alertmanagers:
             client = await clients.enter_async_context(usable_client(one, "Alertmanager"))
-            notifier = Notifier(store, Alertmanager(one, client, page=page), settings.notify_repeat_s)
+            repeat_s = settings.notify_repeat_s
+            receiver = Alertmanager(one, client, page=page, timeout_s=min(_TIMEOUT_S, repeat_s))
+            notifier = Notifier(store, receiver, repeat_s)
             tasks.append(asyncio.create_task(notifier.run(), name=f"notify {one.name}"))
         try:
             yield
