@@ -29,6 +29,8 @@ LASTS = 3
 MOST_ENDED = 1000
 """How many alerts that are over are kept until an Alertmanager confirms."""
 _MOST_CHARACTERS = 8192
+_LIMIT = "threshold_"
+"""How the name of a number begins in the evidence that was judged against."""
 
 Id = tuple[EngineKey, str]
 """Whose symptom, and which."""
@@ -151,21 +153,23 @@ def texts(finding: Finding) -> dict[str, str]:
     """The texts of an alert: what is wrong and where, the numbers judged, and what to do, in order."""
     key = finding.key
     where = [key.target, key.model_name, f"engine {key.engine}" if key.engine else ""]
-    numbers = "; ".join(
-        f"{name.replace('_', ' ')} {spoken(name, value)}"
-        for name, value in finding.evidence.items()
-        if value not in ("", [], (), {})
-    )
+    numbers = {name: value for name, value in finding.evidence.items() if value not in ("", [], (), {})}
+    limits = {name.removeprefix(_LIMIT): value for name, value in numbers.items() if name.startswith(_LIMIT)}
+    judged = {name: value for name, value in numbers.items() if not name.startswith(_LIMIT)}
+    evidence = [_words("Evidence", judged), _words("Thresholds", limits)]
+    actions = [f"{n}. {text}" for n, text in enumerate(finding.actions, 1)]
     parts = [
         finding.symptom.meaning,
-        f"Evidence: {numbers}." if numbers else "",
-        "\n".join(
-            ["What to do, in this order:", *(f"{n}. {text}" for n, text in enumerate(finding.actions, 1))]
-        )
-        if finding.actions
-        else "",
+        " ".join(sentence for sentence in evidence if sentence),
+        "\n".join(["What to do, in this order:", *actions]) if actions else "",
     ]
     return {
         "summary": f"{finding.symptom.title} ({', '.join(word for word in where if word)})",
         "description": "\n\n".join(part for part in parts if part)[:_MOST_CHARACTERS],
     }
+
+
+def _words(title: str, found: Mapping[str, object]) -> str:
+    """Names and values as a sentence; empty without any."""
+    said = "; ".join(f"{name.replace('_', ' ')} {spoken(name, value)}" for name, value in found.items())
+    return f"{title}: {said}." if said else ""

@@ -180,7 +180,8 @@ def test_the_texts_say_what_where_by_which_numbers_and_what_to_do() -> None:
     meaning, evidence, actions = said["description"].split("\n\n")
     assert meaning == found.symptom.meaning
     assert evidence.startswith("Evidence: ")
-    assert "window 120" not in evidence
-    assert "preemptions 14" in evidence
+    numbers, _, limits = evidence.partition(" Thresholds: ")
+    assert "preemptions 14" in numbers
+    assert limits == "preemptions 3; preemptions per request 0.3."
     assert actions.splitlines()[0] == "What to do, in this order:"
     assert [line.partition(". ")[2] for line in actions.splitlines()[1:]] == list(found.actions)
