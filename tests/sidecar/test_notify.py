@@ -347,6 +347,27 @@ def test_the_service_counts_from_zero_and_tells_no_secret() -> None:
     assert TOKEN not in text + stream.getvalue()
 
 
+def test_an_alertmanager_that_hangs_does_not_hold_up_the_stop() -> None:
+    async def run() -> float:
+        async with serving(hangs) as server:
+            stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+            settings = settings_of(
+                alertmanagers=[own(server)],
+                interval_s=0.1,
+                thresholds={"target_down.for": 0.1},
+                disabled=["startup_kv_failure"],
+            )
+            end = asyncio.create_task(serve(settings, stop=stop, ready=ready.set_result))
+            await ready
+            await eventually(lambda: server.asked)
+            stopped = time.monotonic()
+            stop.set()
+            assert await asyncio.wait_for(end, 5) == 0
+            return time.monotonic() - stopped
+
+    assert asyncio.run(run()) < 1.5
+
+
 def test_certificates_that_are_none_stop_it_with_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
