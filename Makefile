@@ -57,7 +57,7 @@ bench: setup ## the budgets alone
 coverage: setup tools ## the tests with branch coverage
 	$(BIN)/pytest -m "not live and not benchmark" --cov --cov-report=term --cov-report=html
 
-tools: ## promtool, prometheus, alertmanager and amtool, from PATH or unpacked into .tools/
+tools: ## promtool, prometheus, amtool, alertmanager: from PATH or unpacked into .tools/
 	@tests/tools/get-prometheus
 
 lock: python ## refresh the pinned versions from the newest releases
