@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kvwatch.core.report import number
+from kvwatch.core.report import spoken, worded
 from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import Event, Transition
 from kvwatch.settings.plain import escaped
@@ -24,27 +25,29 @@ def clock(seconds: float) -> str:
 
 
 def evidence(found: Mapping[str, Any], most: int | None = None) -> str:
-    """The numbers judged, and, if all are asked for, the thresholds behind them. What is empty says nothing."""
+    """The numbers judged, and, if all are asked for, the thresholds behind them. What is empty says nothing.
+
+    Of `most` numbers each is one that is there.
+    """
     found = {
         name: escaped(value, keep="") if isinstance(value, str) else value
         for name, value in found.items()
-        if value not in ("", [], (), {})
+        if value not in ("", [], (), {}) and not (most is not None and value is None)
     }
-    numbers = [
-        f"{name.replace('_', ' ')} {number(value)}" for name, value in found.items() if not _limit(name)
-    ]
+    numbers = [_fact(name, value) for name, value in found.items() if not name.startswith(_LIMIT)]
     if most is not None:
         return ", ".join(numbers[:most])
     limits = [
-        f"{name.removeprefix('threshold_').replace('_', ' ')} {number(value)}"
-        for name, value in found.items()
-        if _limit(name)
+        _fact(name.removeprefix(_LIMIT), value) for name, value in found.items() if name.startswith(_LIMIT)
     ]
     return ", ".join(numbers) + (f" (thresholds: {', '.join(limits)})" if limits else "")
 
 
-def _limit(name: str) -> bool:
-    return name.startswith("threshold_")
+_LIMIT = "threshold_"
+
+
+def _fact(name: str, value: Any) -> str:
+    return f"{worded(name)} {spoken(name, value)}".lstrip()
 
 
 def engine(key: EngineKey) -> str:
@@ -102,9 +105,18 @@ def shares(regimes: Mapping[str, float]) -> str:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False
+    lines = textwrap.wrap(
+        _BEFORE_UNIT.sub(_HELD, text),
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_on_hyphens=False,
     )
+    return [line.replace(_HELD, " ") for line in lines]
+
+
+#: A number and its unit stay on one line.
+_BEFORE_UNIT, _HELD = re.compile(r"(?<=\d) (?=(?:s|min)\b)"), "\N{NO-BREAK SPACE}"
 
 
 def _listed(title: str, items: list[str]) -> Iterator[str]:

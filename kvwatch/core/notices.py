@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from kvwatch.core.alerting import labels
 from kvwatch.core.findings import Finding, accounting, explained_by, findings, lifecycles
 from kvwatch.core.lifecycle import Stage
-from kvwatch.core.report import offset, spoken
+from kvwatch.core.report import offset, spoken, worded
 from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import State
 
@@ -171,5 +171,5 @@ def texts(finding: Finding) -> dict[str, str]:
 
 def _words(title: str, found: Mapping[str, object]) -> str:
     """Names and values as a sentence; empty without any."""
-    said = "; ".join(f"{name.replace('_', ' ')} {spoken(name, value)}" for name, value in found.items())
+    said = "; ".join(f"{worded(name)} {spoken(name, value)}".lstrip() for name, value in found.items())
     return f"{title}: {said}." if said else ""

@@ -220,16 +220,32 @@ NOTHING = "–"
 """What stands for a number that is not there."""
 
 
+def worded(name: str) -> str:
+    """What a number of the evidence is called in words; empty if it is only a unit, which is said with the value."""
+    plain_name, _, label = name.partition("{")
+    if _is_timed(plain_name):
+        plain_name = plain_name.removesuffix("seconds").removesuffix("_")
+    words = plain_name.removesuffix("_percentile").replace("_", " ")
+    return f"{words} p{label.split(_QUOTE)[1]}" if label else words
+
+
+_QUOTE = '"'
+
+
 def spoken(name: str, value: Any) -> str:
     """A value of the evidence for people; what its name ends in says what it is."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {spoken(str(key), one)}" for key, one in value.items()) or "none"
     if isinstance(value, list | tuple | set | frozenset):
         return _listed(spoken(name, one) for one in value)
-    timed = name.endswith("_seconds") or name in {"seconds", "seconds_ago"}
+    timed = _is_timed(name.partition("{")[0]) or name == "seconds_ago"
     if timed and isinstance(value, int | float) and not isinstance(value, bool):
         return duration(value)
     return number(value)
+
+
+def _is_timed(name: str) -> bool:
+    return name == "seconds" or name.endswith("_seconds")
 
 
 def number(value: Any) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A default and its meaning. `unit` is ``ratio`` (0-1 unless said), ``seconds``, ``tokens`` or ``requests``."""
+    """A default and its meaning. `unit` is ``ratio`` (0-1 unless said) or what is counted, as ``seconds``."""
 
     name: str
     default: float
@@ -165,5 +165,5 @@ def check(table: tuple[Threshold, ...], overrides: Mapping[str, float]) -> list[
             close = [n for n in rows if n.split(".")[-1] == name.split(".")[-1]] or sorted(rows)
             errors.append(f"threshold {name!r} is unknown; known ones include {', '.join(close[:6])}")
         elif not row.low <= value <= row.high:
-            errors.append(f"threshold {name}={value:g} is outside {row.low:g} to {row.high:g} {row.unit}")
+            errors.append(f"threshold {name}={value:g} is outside {row.low:g} to {row.high:g} ({row.unit})")
     return errors

@@ -208,6 +208,17 @@ def quantile(increase: Histogram, q: float) -> Quantile | None:
     return Quantile(low + (increase.bounds[i] - low) * (rank - below) / inside)
 
 
+def above(increase: Histogram, value: float) -> float:
+    """How many observations were above a value, linear inside a bucket; those beyond the last bound are."""
+    low, below = 0.0, 0.0
+    for bound, count in zip(increase.bounds, increase.counts, strict=True):
+        if value < bound:
+            share = (value - low) / (bound - low) if bound > low else 0.0
+            return increase.count - below - (count - below) * max(share, 0.0)
+        low, below = bound, count
+    return increase.count - below
+
+
 def ladder_increase(rows: Sequence[Ladders | Minute], signal: str) -> Histogram | None:
     """What a histogram counted from the first to the last of `rows`; None without two of the same bounds."""
     last = next((row.by_signal[signal] for row in reversed(rows) if signal in row.by_signal), None)

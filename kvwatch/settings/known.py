@@ -52,14 +52,14 @@ def aliases(given: Any) -> dict[str, str]:
 def thresholds(given: Any) -> dict[str, float]:
     """Thresholds by name, within their range."""
     found, wrong = pairs(given)
-    names = [row.name for row in THRESHOLDS]
+    units = {row.name: row.unit for row in THRESHOLDS}
     numbers, problems = {}, {}
     for name, value in found.items():
         number = _number(value)
-        if name not in names:
-            problems[name] = f"threshold {name!r} is unknown{suggestions(name, names)}"
+        if name not in units:
+            problems[name] = f"threshold {name!r} is unknown{suggestions(name, units)}"
         elif number is None:
-            problems[name] = f"threshold {name}={value} must be a number"
+            problems[name] = f"threshold {name}={value} must be a number ({units[name]})"
         else:
             numbers[name] = number
             problems.update((name, error) for error in check(THRESHOLDS, {name: number}))

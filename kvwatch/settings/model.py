@@ -168,11 +168,11 @@ class Settings(BaseSettings):
         default=9477, description="port to serve on; 0 takes a free one"
     )
     api_token_file: Path | None = Field(
-        default=None, description="file that holds the bearer token which kvwatch's own pages ask for"
+        default=None, description="file that holds the token (bearer) which kvwatch's own pages ask for"
     )
     api_token: SecretStr | None = Field(
         default=None,
-        description="bearer token which kvwatch's own pages ask for; /healthz and /readyz stay open",
+        description="token (bearer) which kvwatch's own pages ask for; /healthz and /readyz stay open",
     )
     tls_cert: Path | None = Field(default=None, description="certificate (PEM) to serve with; needs tls_key")
     tls_key: Path | None = Field(default=None, description="private key (PEM) of tls_cert")

@@ -59,8 +59,8 @@ class ServerSettings(BaseModel):
 
     url: str
     name: str = ""
-    token_file: Path | None = Field(default=None, description="file that holds the bearer token")
-    token: SecretStr | None = Field(default=None, description="bearer token sent to it")
+    token_file: Path | None = Field(default=None, description="file that holds the token sent to it (bearer)")
+    token: SecretStr | None = Field(default=None, description="token sent to it (bearer)")
     ca_file: Path | None = Field(
         default=None, description="certificates (PEM) that its TLS certificate is checked against"
     )
@@ -168,7 +168,7 @@ def token_of(token: SecretStr | None, path: Path | None, beside: str) -> SecretS
     return token
 
 
-_INSTEAD = "and give a bearer token as `token` or `token_file` of the target"
+_INSTEAD = "and give a token (bearer) as `token` or `token_file` of the target"
 
 
 def whole_url(url: str, instead: str = _INSTEAD, *, path: str = "/metrics") -> str:

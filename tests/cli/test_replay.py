@@ -100,7 +100,7 @@ def test_a_transcript_says_when_the_server_went_and_came_back(kvwatch: Kvwatch, 
         "up again",
         "restart",
     ]
-    assert "up again  down seconds 45\n" in restarted
+    assert "up again  down 45 s\n" in restarted
     events = json.loads(kvwatch("replay", recordings / "0.32.0--i-restart.jsonl.gz", "--json").stdout)[
         "events"
     ]

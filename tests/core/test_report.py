@@ -134,6 +134,7 @@ def test_before_anything_was_judged_there_is_no_such_time() -> None:
         ("window_seconds", 60.0, "60 s"),
         ("threshold_seconds", 240.0, "4 min"),
         ("threshold_seconds", 3599.0, "0:59:59"),
+        ('time_to_first_token_percentile_seconds{percentile="95"}', 18.84, "19 s"),
         ("seconds_ago", 3723.4, "1:02:03"),
         ("seconds_ago", -3723.4, "-1:02:03"),
         ("tokens_per_second", 3600.0, "3,600"),
@@ -156,6 +157,22 @@ def test_before_anything_was_judged_there_is_no_such_time() -> None:
 )
 def test_a_value_in_words(name: str, value: object, words: str) -> None:
     assert report.spoken(name, value) == words
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("requests_waiting", "requests waiting"),
+        ("window_seconds", "window"),
+        ("seconds", ""),
+        ("seconds_ago", "seconds ago"),
+        ("tokens_per_second", "tokens per second"),
+        ('request_total_tokens_percentile{percentile="99"}', "request total tokens p99"),
+        ('time_to_first_token_percentile_seconds{percentile="95"}', "time to first token p95"),
+    ],
+)
+def test_a_name_in_words_leaves_its_unit_to_the_value(name: str, words: str) -> None:
+    assert report.worded(name) == words
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["x", "x_seconds", "x_ratio"]))

@@ -19,6 +19,7 @@ from kvwatch.core.window import (
     Ladders,
     Quantile,
     Sample,
+    above,
     climb_ladder,
     covered,
     increase,
@@ -331,3 +332,10 @@ def test_other_bounds_start_a_new_climb() -> None:
     assert ladder_increase([*rows, Ladders(2.0, {"x": later})], "x") == Histogram(
         1.0, 3.0, (1.0, 2.0), (1.0, 3.0)
     )
+
+
+def test_how_many_were_above_is_linear_inside_a_bucket() -> None:
+    """Of ten between 1 and 2 half are above 1.5; those beyond the last bound are above whatever is below it."""
+    seen = Histogram(0.0, 15.0, (1.0, 2.0), (2.0, 12.0))
+    assert [above(seen, value) for value in (0.0, 0.5, 1.0, 1.5, 2.0, 9.0)] == [15, 14, 13, 8, 3, 3]
+    assert above(Histogram(0.0, 0.0, (1.0,), (0.0,)), 0.5) == 0

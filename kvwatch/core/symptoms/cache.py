@@ -184,7 +184,7 @@ ROWS: tuple[Symptom, ...] = (
         id="kv_thrashing",
         title="Requests are preempted and computed again",
         when="≥ {per_request} preemptions per request and ≥ {preemptions} in 2 min under pressure, or"
-        " ≥ {recomputed} capacities of prompt tokens computed again while hardly anything is"
+        " prompt tokens worth ≥ {recomputed} of the cache computed again in 2 min while hardly anything is"
         " generated",
         severity=Severity.CRITICAL,
         scope=Scope.ENGINE,
@@ -198,13 +198,15 @@ ROWS: tuple[Symptom, ...] = (
                 "ratio",
                 "Preemptions over 2 min per request, finished or at work.",
             ),
-            Threshold("kv_thrashing.preemptions", 3, "requests", "Fewer preemptions in 2 min are no storm."),
+            Threshold(
+                "kv_thrashing.preemptions", 3, "preemptions", "Fewer preemptions in 2 min are no storm."
+            ),
             Threshold(
                 "kv_thrashing.recomputed",
                 0.5,
                 "ratio",
-                "Or: prompt tokens computed again in 2 min, in capacities of the cache, while next to nothing is"
-                " generated.",
+                "Or: prompt tokens computed again in 2 min, as a share of what the cache holds, while next to nothing"
+                " is generated.",
                 high=1000,
             ),
         ),
@@ -212,7 +214,8 @@ ROWS: tuple[Symptom, ...] = (
         " again, which costs throughput and stretches every latency.",
         causes=(
             "more requests are admitted than the cache holds at their full length",
-            "long outputs grow after admission, when only the prompt was reserved for",
+            "outputs grow after admission, when room was made for the prompt alone",
+            "one of several engines gets more than its share (engine_imbalance then fires too): mend that first",
         ),
         actions=(
             LENGTH,
@@ -254,6 +257,7 @@ ROWS: tuple[Symptom, ...] = (
         causes=(
             "the load needs more cache than there is",
             "requests are longer than the cache was planned for",
+            "one of several engines gets more than its share (engine_imbalance then fires too)",
         ),
         actions=(
             MORE_KV,
@@ -268,7 +272,7 @@ ROWS: tuple[Symptom, ...] = (
     ),
     Symptom(
         id="kv_near_full",
-        title="The cache is full, and next to nothing waits yet",
+        title="The cache is full or soon will be, and next to nothing waits yet",
         when="cache full for > {share} of 2 min with next to nothing waiting, or usage ≥ {course_from}"
         " and on course to be full within {course_within}",
         severity=Severity.INFO,

@@ -66,7 +66,8 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="engine_stalled",
         title="The engine is stalled while its health check may be green",
-        when="regime stalled: requests in the engine, and no counter and no usage moves for 30 s",
+        when="regime stalled: requests in the engine, and no counter and no usage moves for 30 s"
+        " (300 s before its first token)",
         severity=Severity.CRITICAL,
         scope=Scope.ENGINE,
         for_s=0,
@@ -84,6 +85,11 @@ ROWS: tuple[Symptom, ...] = (
                 "collect before restarting: the log's last lines, py-spy dump of the engine process, nvidia-smi"
             ),
             Action("restart the server; route traffic away from it until then"),
+            Action(
+                "if signs_of_life says that it still schedules: a request at the head can never run. Keep"
+                " --max-model-len below what the cache holds, and --max-num-batched-tokens above the longest prompt",
+                "--max-model-len",
+            ),
         ),
         explains=(
             "kv_near_full",
@@ -102,8 +108,8 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="kv_usage_stuck",
         title="Cache in use while nothing runs or waits",
-        when="usage > {usage} for {for} with nothing running or waiting, or all of it left behind by"
-        " its clients",
+        when="usage > {usage} for {for} with nothing running or waiting, or only requests whose clients"
+        " have gone",
         severity=Severity.WARNING,
         scope=Scope.ENGINE,
         for_s=60,

@@ -23,6 +23,7 @@ from kvwatch.core.symptoms.tools import (
     windowed_mean,
 )
 from kvwatch.core.thresholds import Threshold
+from kvwatch.core.window import above, ladder_increase
 
 _TTFT, _ITL = "time_to_first_token_seconds", "inter_token_latency_seconds"
 _QUEUE, _PREFILL = "request_queue_time_seconds", "request_prefill_time_seconds"
@@ -163,7 +164,12 @@ def _ttft_high(view: EngineView) -> Judgement:
     usual = median(before) if len(before) >= _USUAL_TAKES else None
     waited, now = (regime_seconds(view, window, *_WAITING) for window in (FIVE_MINUTES, MINUTE))
     cold = _may_be_cold(view)
+    seen = ladder_increase(view.windows.ladders.since(view.now - FIVE_MINUTES), _TTFT)
+    late = above(seen, limits["ttft_high.seconds"]) if seen else 0.0
+    served = seen.count if seen else 0.0
     evidence = {
+        "first_tokens": served,
+        "late_first_tokens": late,
         _TTFT_P95: p95,
         "usual_seconds": usual,
         _ITL_P95: itl,
@@ -171,6 +177,8 @@ def _ttft_high(view: EngineView) -> Judgement:
         "waiting_seconds": waited,
         "window_seconds": FIVE_MINUTES,
         "threshold_seconds": limits["ttft_high.seconds"],
+        "threshold_late_first_tokens": limits["ttft_high.late"],
+        "threshold_first_tokens_of_a_rise": limits["ttft_high.requests"],
         "threshold_times_usual": limits["ttft_high.times"],
         "threshold_inter_token_seconds": limits["ttft_high.inter_token"],
     }
@@ -178,9 +186,10 @@ def _ttft_high(view: EngineView) -> Judgement:
         return clear(**evidence)
     if waited > limits["ttft_high.waited"] and now <= 0.5 * MINUTE and not _comes_and_goes(view):
         return clear(**evidence)  # late because requests waited, and that is over
-    risen = usual is not None and p95 >= limits["ttft_high.times"] * usual
-    high = p95 >= limits["ttft_high.seconds"] or (risen and p95 >= limits["ttft_high.rise_from"])
-    return judged(high, evidence)
+    risen = usual is not None and p95 >= max(limits["ttft_high.times"] * usual, limits["ttft_high.rise_from"])
+    many = served >= limits["ttft_high.requests"]
+    high = p95 >= limits["ttft_high.seconds"] and late >= limits["ttft_high.late"]
+    return judged(high or (risen and many), evidence)
 
 
 def _shared_prefix_slow(view: EngineView) -> Judgement:
@@ -217,10 +226,10 @@ def _shared_prefix_slow(view: EngineView) -> Judgement:
 ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="ttft_high",
-        title="First tokens come late, and no queue accounts for it",
-        when="95th percentile of time to first token over 5 min ≥ {seconds}, or ≥ {times} × what it"
-        " usually was within the hour and ≥ {rise_from}; inter-token latency ≤ {inter_token}; no"
-        " cold start; no queue that is over",
+        title="First tokens come late",
+        when="95th percentile of time to first token over 5 min ≥ {seconds} (≥ {late} late ones), or ≥ {times} ×"
+        " what it usually was within the hour and ≥ {rise_from}; inter-token latency ≤ {inter_token}; not"
+        " in a cold start, nor left over from a queue that has gone",
         severity=Severity.WARNING,
         scope=Scope.ENGINE,
         for_s=15,
@@ -236,7 +245,16 @@ ROWS: tuple[Symptom, ...] = (
                 low=1,
                 high=1000,
             ),
+            Threshold(
+                "ttft_high.late", 4, "requests", "Late first tokens in 5 min, at least: a few are no alarm."
+            ),
             Threshold("ttft_high.rise_from", 0.5, "seconds", "A rise counts from here."),
+            Threshold(
+                "ttft_high.requests",
+                100,
+                "requests",
+                "A rise counts with so many first tokens in 5 min, at least: among fewer, one long prompt makes it.",
+            ),
             Threshold(
                 "ttft_high.inter_token",
                 0.2,
@@ -247,19 +265,19 @@ ROWS: tuple[Symptom, ...] = (
                 "ttft_high.waited",
                 15,
                 "seconds",
-                "More than this of the 5 min with a queue that is over accounts for what was late.",
+                "After more than this of the 5 min in a queue that has gone, what was late is put down to it.",
             ),
             Threshold(
                 "ttft_high.minutes",
                 3,
-                "ratio",
-                "But not where it comes and goes: so many of those five minutes have some of it.",
+                "minutes",
+                "But not where queues come and go: where so many of those five minutes have some of one.",
                 low=1,
                 high=5,
             ),
         ),
-        meaning="Tokens flow once they flow, and the first ones are late. The evidence says whether queue or"
-        " prefill is the larger part. Requests whose clients gave up are not in it.",
+        meaning="Once an answer has begun it comes at a normal pace, but it begins late. The evidence says whether"
+        " queue or prefill is the larger part. Requests whose clients gave up are not counted.",
         causes=(
             "long prompts, computed whole (larger part: prefill)",
             "bursts too short for a queue to show at each scrape (larger part: queue)",
@@ -314,7 +332,7 @@ ROWS: tuple[Symptom, ...] = (
                 "cold_start.share",
                 0.2,
                 "ratio",
-                "Their mean time to the first token, in means of the first page with late ones, at most.",
+                "Their mean time to the first token, as a share of that of the first, late ones, at most.",
                 high=1,
             ),
         ),
@@ -323,7 +341,9 @@ ROWS: tuple[Symptom, ...] = (
         causes=("requests reached the server before it was warm",),
         actions=(
             Action("send a few warm-up requests, of the usual lengths, before the server takes traffic"),
-            Action("let readiness wait for them, and alerts on time to first token for the first minutes"),
+            Action(
+                "let readiness wait for that, and hold back alerts on time to first token for the first minutes"
+            ),
         ),
         explains=("ttft_high",),
         origin="a public report of 89 s for the first request and 0.2 s from then on (vLLM 0.17.1); recordings of"

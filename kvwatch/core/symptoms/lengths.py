@@ -205,8 +205,8 @@ ROWS: tuple[Symptom, ...] = (
                 high=1000,
             ),
         ),
-        meaning="Each of the few that run holds a large part of the cache; they get on, and all others wait for"
-        " them.",
+        meaning="Each of the few that run holds a large part of the cache; they make progress, and all others wait"
+        " for them.",
         causes=(
             "very long prompts or outputs among short ones",
             "no limit on max_tokens: outputs grow until --max-model-len",

@@ -102,7 +102,7 @@ def _requests_failing(view: TargetView) -> Judgement:
         "finished_requests": finished,
         "errors": errors,
         "aborts": aborts,
-        "rejections": rejected,
+        "rejections": None if view.rejections is None else rejected,
         "rejected_by": [limit for limit, count in (view.rejections or {}).items() if count > 0],
         "window_seconds": FIVE_MINUTES,
         "threshold_errors_ratio": limits["requests_failing.errors"],
@@ -225,7 +225,7 @@ ROWS: tuple[Symptom, ...] = (
             "errors: the engine's log says which",
         ),
         actions=(
-            Action("look which of the three it is (evidence), and for errors at the engine's log"),
+            Action("see in the evidence which of the three it is; for errors, read the engine's log"),
             Action("see whether another symptom fires: what makes requests wait is what to mend first"),
             Action(
                 "if they are refused and could have waited: raise --max-num-queued-reqs; if not, add a replica",
@@ -304,8 +304,8 @@ ROWS: tuple[Symptom, ...] = (
                 high=1,
             ),
         ),
-        meaning="Requests wait at one data-parallel engine while another has room: capacity that is paid for and not"
-        " used. Averages over engines hide it.",
+        meaning="One data-parallel engine is much fuller than another, or has requests waiting while another idles:"
+        " capacity that is paid for and not used. Averages over engines hide it.",
         causes=(
             "a router or affinity that sends more to one engine, or all long requests to it",
             "few clients with connections that stay",

@@ -105,13 +105,6 @@ def _prefix_cache_thrash(view: EngineView) -> Judgement:
     recent, found = (increase(rows, name) or 0.0 for name in names)
     ratio = found / recent if recent >= limits["prefix_cache_thrash.queried_tokens"] else None
     mean, _ = _mean_prompt(rows)
-    capacity = view.derived.get("kv_cache_capacity_tokens")
-    fit = capacity / mean if capacity is not None and mean else None
-    sessions = max(
-        [(row.running or 0.0) + (row.waiting or 0.0) for row in view.samples(FIVE_MINUTES)]
-        + [view.ceiling or 0.0]
-    )
-    occupancy = view.derived.get("cache_pressure_occupancy_ratio")
     lifetime = _prefix_lifetime(view, rows, recent - found)
     usual_mean, _ = _mean_prompt(before)
     longer = limits["prefix_cache_thrash.longer"]
@@ -172,7 +165,7 @@ ROWS: tuple[Symptom, ...] = (
         id="prefix_cache_thrash",
         title="Prefixes are gone before they are used again",
         when="hit ratio over 2 min ≥ {fall} below what it was (≥ {usual}) for prompts as long as before, while a"
-        " prefix lives ≤ {lifetime} in the cache, or fewer prompts fit than there are sessions, or usage ≥"
+        " prefix lives ≤ {lifetime} in the cache, or fewer prompts fit than there are requests at once, or usage ≥"
         " {occupancy} at its 90th percentile",
         severity=Severity.WARNING,
         scope=Scope.ENGINE,
@@ -221,7 +214,7 @@ ROWS: tuple[Symptom, ...] = (
         ),
         meaning="The hit ratio fell from what it was, for prompts as long as before: a conversation's own beginning"
         " is gone when it comes back, and its next turn is computed whole. KV usage does not show it, since cached"
-        " prefixes count as free; nor does the ratio since the start.",
+        " prefixes count as free; nor does a hit ratio since the server's start.",
         causes=(
             (
                 "more conversations than the cache holds (prefix_lifetime_seconds is shorter than the time between"
@@ -247,7 +240,7 @@ ROWS: tuple[Symptom, ...] = (
         id="prefix_cache_ineffective",
         title="The prefix cache hardly ever hits",
         when="hit ratio over 5 min < {hit_ratio} of ≥ {queried_tokens} tokens looked up by ≥"
-        " {requests} requests, of prompts of ≥ {blocks} blocks or with units of reuse of ≥ 256"
+        " {requests} requests, of prompts of ≥ {blocks} blocks or found only in units of ≥ 256"
         " tokens",
         severity=Severity.INFO,
         scope=Scope.ENGINE,
@@ -260,7 +253,7 @@ ROWS: tuple[Symptom, ...] = (
                 "prefix_cache_ineffective.queried_tokens", 10_000, "tokens", "Looked up in 5 min, at least."
             ),
             Threshold("prefix_cache_ineffective.requests", 20, "requests", "Finished in 5 min, at least."),
-            Threshold("prefix_cache_ineffective.blocks", 4, "ratio", "Mean prompt, in blocks, at least."),
+            Threshold("prefix_cache_ineffective.blocks", 4, "blocks", "Mean prompt, at least."),
         ),
         meaning="Prompts are long enough to share a beginning, and hardly any is found in the cache.",
         causes=(

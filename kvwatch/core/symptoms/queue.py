@@ -96,7 +96,7 @@ _ADAPTERS = Action(
     feature="lora",
 )
 _ADAPTERS_HOLD = (
-    "LoRA before vLLM 0.20 (which does not tell why requests wait): --max-loras adapters are in use"
+    "LoRA with vLLM before 0.20, which does not tell it apart: all --max-loras adapters are in use"
 )
 
 ROWS: tuple[Symptom, ...] = (
@@ -187,7 +187,7 @@ ROWS: tuple[Symptom, ...] = (
                 "look at the transfers: bandwidth, the prefill servers, errors of the connector in the log",
                 feature="kv transfer",
             ),
-            Action("for structured output: use few grammars again and again, they are compiled once"),
+            Action("for structured output: use a few grammars again and again: each is compiled once"),
             Action("do not enlarge the cache for this: it is not what they wait for"),
         ),
         explains=("ttft_high", "gpu_underused"),

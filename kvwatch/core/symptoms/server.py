@@ -95,7 +95,7 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="target_down",
         title="vLLM is not answering",
-        when="scrapes fail for {for}, or for {share} of lately's time; the kind of failure is named",
+        when="scrapes fail for {for}, or for {share} of about the last minute; the kind of failure is named",
         severity=Severity.CRITICAL,
         scope=Scope.TARGET,
         for_s=30,
@@ -103,7 +103,11 @@ ROWS: tuple[Symptom, ...] = (
         judge=_target_down,
         thresholds=(
             Threshold(
-                "target_down.share", 0.8, "ratio", "Share of lately's time in which scrapes fail.", high=1
+                "target_down.share",
+                0.8,
+                "ratio",
+                "Share of about the last minute, the newest weighing most, in which scrapes fail.",
+                high=1,
             ),
         ),
         meaning="Scrapes fail, all or nearly all, for a while; nothing is known about the server.",
@@ -144,28 +148,29 @@ ROWS: tuple[Symptom, ...] = (
         for_s=900,
         keep_s=0,
         judge=_startup_kv_failure,
-        meaning="Loading a model takes minutes; this has taken longer. Until then that it does not answer is"
-        " put down to its start. Most servers that never come up could not make their KV cache, and the log says so.",
+        meaning="Loading a model takes minutes; this has taken longer. Until now kvwatch took it"
+        " to be starting. Most servers that never come up could not make their KV cache, and the log says so.",
         causes=(
             "the weights leave too little memory for the cache",
             "--max-model-len is longer than the cache holds",
             "another process holds the GPU's memory",
-            "it still loads (a large model from slow storage), or the address is wrong",
+            "it is still loading (a large model from slow storage), or the address is wrong",
         ),
         actions=(
             Action("find the first error in the server's log: the last one only says that the engine failed"),
             Action(
-                "'to serve at least one request': lower --max-model-len to the length that the log proposes",
+                "if it says 'to serve at least one request': lower --max-model-len to the length that the log"
+                " proposes",
                 "--max-model-len",
             ),
             Action(
-                "'no available memory for the cache blocks': raise --gpu-memory-utilization, or take fewer weights"
-                " (quantised, smaller, more GPUs)",
+                "if it says 'no available memory for the cache blocks': raise --gpu-memory-utilization, or have fewer"
+                " weights on each GPU (a quantised or smaller model, more GPUs)",
                 "--gpu-memory-utilization",
             ),
             Action(
-                "'free memory is less than desired': lower --gpu-memory-utilization or free the GPU, the opposite"
-                " of the case before",
+                "if it says 'free memory is less than desired': lower --gpu-memory-utilization or free the GPU, the"
+                " opposite of the case before",
                 "--gpu-memory-utilization",
             ),
             Action(

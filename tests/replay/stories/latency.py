@@ -53,6 +53,28 @@ def nearly_two_seconds() -> Watch:
 
 
 @told(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
+def three_late_ones_of_little_traffic() -> Watch:
+    """So few requests that one in twenty is one or two; three of them are late in five minutes."""
+    watch, server = served_well_before()
+    for i in range(400):
+        if i % 8 == 0:
+            server.finish(1, ttft=9 if i in {104, 200, 304} else 0.1)
+        watch.see(server, pace=next_pace(watch.state, watch.now + 1))
+    return watch
+
+
+@told(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
+def three_times_what_is_usual_by_a_few_of_little_traffic() -> Watch:
+    """Of a request in five seconds one in nine has a long prompt, as recorded in a mixed load on a real server."""
+    watch, server = served_well_before(1500, 0.2)
+    for i in range(600):
+        if i % 5 == 0:
+            server.finish(1, ttft=1.0 if i % 45 == 0 else 0.1)
+        watch.see(server, pace=next_pace(watch.state, watch.now + 1))
+    return watch
+
+
+@told(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
 def three_times_what_is_usual_and_still_soon() -> Watch:
     watch, server = served_well_before(1500, 0.01)
     return late(300, 0.1, server=server, watch=watch)
