@@ -10,7 +10,7 @@ from typing import Any
 from kvwatch.commands.output import complain
 from kvwatch.settings import Settings, load
 from kvwatch.settings.model import choices
-from kvwatch.settings.sources import SECRET, flag
+from kvwatch.settings.sources import SECRET, SERVERS, flag
 from kvwatch.settings.target import MOST_SEQS, target_name
 from kvwatch.settings.values import duration
 
@@ -28,11 +28,13 @@ JUDGEMENT = frozenset(
     }
 )
 #: Several values, one an option or separated by commas.
-_MANY = frozenset({"targets", "spellings", "aliases", "thresholds", "disabled"})
+_MANY = frozenset({"targets", "alertmanagers", "spellings", "aliases", "thresholds", "disabled"})
 _PLACEHOLDER = {
     "aliases": "SIGNAL=NAME",
     "thresholds": "NAME=VALUE",
     "targets": "[NAME=]URL",
+    "alertmanagers": "[NAME=]URL",
+    "external_url": "URL",
     "gpu_url": "URL",
 }
 
@@ -76,8 +78,8 @@ def _joined(name: str, value: Any) -> Any:
     """Options given several times, as one value: text is left for the settings to read."""
     if name not in _MANY or not isinstance(value, list):
         return value
-    if len(value) == 1 or name == "targets":
-        return value if name == "targets" else value[0]
+    if len(value) == 1 or name in SERVERS:
+        return value if name in SERVERS else value[0]
     return ",".join(value)
 
 

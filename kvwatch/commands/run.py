@@ -16,6 +16,7 @@ examples:
   kvwatch run                                                   the server on localhost:8000
   kvwatch run --targets a=localhost:8000,b=localhost:8001 --port 9477
   kvwatch run --threshold kv_thrashing.per_request=0.3 --disable kv_near_full
+  kvwatch run --alertmanager alertmanager:9093                  tells an Alertmanager directly of what fires
   KVWATCH_TARGETS=localhost:8000 KVWATCH_INTERVAL=2s kvwatch run
   kvwatch run --config kvwatch.toml --show-config               what is in force, as TOML, and where it comes from
 

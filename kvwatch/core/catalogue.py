@@ -39,6 +39,7 @@ class Group(StrEnum):
     SIGNAL = "vLLM's signals under one set of names"
     DERIVED = "Derived numbers"
     GPU = "GPUs"
+    NOTIFY = "Direct notification"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +58,29 @@ Sample = tuple[tuple[str, ...], float | Histogram]
 
 
 @dataclass(frozen=True, slots=True)
+class Deliveries:
+    """What one Alertmanager was sent: posts by outcome, and when one last arrived, unix seconds."""
+
+    alertmanager: str
+    outcomes: Mapping[str, int]
+    last_success: float | None = None
+
+
+def _nothing(_: Reading | Deliveries) -> Iterable[Sample]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
 class Metric:
-    """One exported family."""
+    """One exported family. Its samples are read off each target, or off what each Alertmanager was sent."""
 
     name: str
     type: Type
     group: Group
     help: str
     labels: tuple[str, ...]
-    samples: Callable[[Reading], Iterable[Sample]]
+    samples: Callable[[Reading], Iterable[Sample]] = _nothing
+    deliveries: Callable[[Deliveries], Iterable[Sample]] = _nothing
 
     @property
     def full_name(self) -> str:
@@ -298,6 +313,16 @@ def _gpu_info(reading: Reading) -> Iterator[Sample]:
 def _gpu_readings(reading: Reading) -> Iterator[Sample]:
     for outcome, count in reading.state.gpu.outcomes.items():
         yield (reading.state.target, outcome), float(count)
+
+
+def _notifications(sent: Deliveries) -> Iterator[Sample]:
+    for outcome, count in sent.outcomes.items():
+        yield (sent.alertmanager, outcome), float(count)
+
+
+def _notified_at(sent: Deliveries) -> Iterator[Sample]:
+    if sent.last_success is not None:
+        yield (sent.alertmanager,), round(sent.last_success, 1)
 
 
 def _age(reading: Reading) -> float | None:
@@ -622,5 +647,22 @@ METRICS: tuple[Metric, ...] = (
         " nothing to read.",
         (*TARGET, "outcome"),
         _gpu_readings,
+    ),
+    # -- direct notification --------------------------------------------------------------------------------
+    Metric(
+        "notifications_total",
+        _C,
+        Group.NOTIFY,
+        "Posts of alerts to an Alertmanager by outcome: ok, or the kind of failure; none where none is configured.",
+        ("alertmanager", "outcome"),
+        deliveries=_notifications,
+    ),
+    Metric(
+        "notify_last_success_timestamp_seconds",
+        _G,
+        Group.NOTIFY,
+        "When an Alertmanager last took alerts, unix seconds. While nothing fires none are posted.",
+        ("alertmanager",),
+        deliveries=_notified_at,
     ),
 )

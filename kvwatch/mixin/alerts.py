@@ -88,7 +88,8 @@ def _watching(options: Options) -> tuple[Alert, ...]:
         )
 
     told = q("symptom_state", 'symptom=~"target_down|startup_kv_failure|signals_missing"', 'state="firing"')
-    unknown = q("symptom_state", 'state="unknown"')
+    # Where no GPU data is given, that one is unknown for good, and says how to give it.
+    unknown = q("symptom_state", 'symptom!="gpu_underused"', 'state="unknown"')
     return (
         Alert(
             alert("Down"),

@@ -4,6 +4,15 @@ from kvwatch.settings.loading import SettingsError, load
 from kvwatch.settings.model import Settings
 from kvwatch.settings.showing import show
 from kvwatch.settings.sources import debugging
-from kvwatch.settings.target import TargetSettings
+from kvwatch.settings.target import AlertmanagerSettings, ServerSettings, TargetSettings
 
-__all__ = ["Settings", "SettingsError", "TargetSettings", "debugging", "load", "show"]
+__all__ = [
+    "AlertmanagerSettings",
+    "ServerSettings",
+    "Settings",
+    "SettingsError",
+    "TargetSettings",
+    "debugging",
+    "load",
+    "show",
+]

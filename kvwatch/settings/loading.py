@@ -16,6 +16,7 @@ from kvwatch.settings.sources import (
     MAPPINGS,
     PREFIX,
     SECRET,
+    SERVERS,
     Layer,
     Problem,
     environment,
@@ -24,10 +25,10 @@ from kvwatch.settings.sources import (
     flags,
     key,
 )
-from kvwatch.settings.target import TargetSettings
+from kvwatch.settings.target import AlertmanagerSettings, TargetSettings
 from kvwatch.settings.values import nearest
 
-_NOT_SHOWN = SECRET | {"targets"}  # a list of targets, as JSON, may hold tokens
+_NOT_SHOWN = SECRET | SERVERS.keys()  # a list of servers, as JSON, may hold tokens
 
 
 class SettingsError(Exception):
@@ -88,15 +89,17 @@ def _problems(error: ErrorDetails, layers: Sequence[Layer]) -> Iterator[Problem]
     if error["type"] == "extra_forbidden" and not inside:
         text = f"{_called(name, layer)}: no such setting{nearest(name, map(key, Settings.model_fields))}"
     else:
-        text = f"{_spelled(name, layer, *inside)}{_shown(name, inside, error)}: {_message(error, inside)}"
+        text = (
+            f"{_spelled(name, layer, *inside)}{_shown(name, inside, error)}: {_message(name, error, inside)}"
+        )
     yield Problem(name, text, layer.kind if layer else "default")
 
 
 def _spelled(name: str, layer: Layer | None, *inside: str) -> str:
     """What the user called a field, or a part of it."""
     called = _called(name, layer)
-    if name == "targets" and inside and inside[0].isdigit():
-        return " ".join([f"{called}, target {int(inside[0]) + 1}", *inside[1:]])
+    if name in SERVERS and inside and inside[0].isdigit():
+        return " ".join([f"{called}, {SERVERS[name]} {int(inside[0]) + 1}", *inside[1:]])
     return " ".join([called, *inside])
 
 
@@ -128,13 +131,15 @@ def _shown(name: str, inside: Sequence[str], error: ErrorDetails) -> str:
     return f" {text if len(text) <= 60 else text[:59] + '…'}"
 
 
-def _message(error: ErrorDetails, inside: Sequence[str]) -> str:
+def _message(name: str, error: ErrorDetails, inside: Sequence[str]) -> str:
     kind, text = error["type"], error["msg"]
     context = error.get("ctx", {})
     if kind == "value_error":
         return str(context.get("error", text))
     if kind == "extra_forbidden":
-        return f"a target has no such field{nearest(inside[-1], TargetSettings.model_fields)}"
+        model = AlertmanagerSettings if name == "alertmanagers" else TargetSettings
+        article = "an" if name == "alertmanagers" else "a"
+        return f"{article} {SERVERS[name]} has no such field{nearest(inside[-1], model.model_fields)}"
     if kind == "literal_error":
         return f"must be {context['expected']}"
     if kind.startswith(("int", "float")):

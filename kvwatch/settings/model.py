@@ -25,8 +25,16 @@ from kvwatch.core.policy import Policy
 from kvwatch.core.vllm import NATIVE_SPELLINGS, RELAY_SPELLINGS, Vocabulary
 from kvwatch.settings import known
 from kvwatch.settings.plain import redacted_url
-from kvwatch.settings.sources import MAPPINGS, Layer, LayerSource
-from kvwatch.settings.target import TargetSettings, read_text, targets_of, token_of, whole_url
+from kvwatch.settings.sources import MAPPINGS, SERVERS, Layer, LayerSource
+from kvwatch.settings.target import (
+    AlertmanagerSettings,
+    TargetSettings,
+    alertmanagers_of,
+    read_text,
+    targets_of,
+    token_of,
+    whole_url,
+)
 from kvwatch.settings.values import duration, size
 
 Seconds = Annotated[float, BeforeValidator(duration)]
@@ -139,6 +147,21 @@ class Settings(BaseSettings):
     )
     gpu_interval_s: Annotated[Seconds, within(0.5, 3600, "must be from 0.5 to 3600 seconds")] = Field(
         default=5.0, description="time between two readings of the GPUs, seconds"
+    )
+    alertmanagers: Annotated[list[AlertmanagerSettings], BeforeValidator(alertmanagers_of)] = Field(
+        default=[],
+        description="Alertmanagers to tell directly of what fires: URL or name=URL, several separated by commas, or"
+        f" JSON with the fields {', '.join(AlertmanagerSettings.model_fields)} (default: none)",
+    )
+    notify_repeat_s: Annotated[Seconds, within(1, 3600, "must be from 1 to 3600 seconds")] = Field(
+        default=60.0,
+        description="how often an Alertmanager is told again of what still fires, seconds; what it is not told of for"
+        " three times as long is over there by itself",
+    )
+    external_url: str | None = Field(
+        default=None,
+        description="where people reach kvwatch's page, as https://kvwatch.example.com; alerts sent directly link to"
+        " it (default: this host and port)",
     )
     host: str = Field(default="0.0.0.0", description="address to serve on")  # noqa: S104 - a sidecar is there to be scraped
     port: Annotated[int, within(0, 65_535, "must be from 0 to 65535")] = Field(
@@ -262,6 +285,11 @@ class Settings(BaseSettings):
             raise ValueError("given beside gpu = nvml, which reads no exporter; keep one")
         return None if value is None else whole_url(value, "no exporter is asked with one")
 
+    @field_validator("external_url")
+    @classmethod
+    def _of_the_page(cls, value: str | None) -> str | None:
+        return None if value is None else whole_url(value, "it is shown in alerts", path="/")
+
     @field_validator("api_token")
     @classmethod
     def _from_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
@@ -302,8 +330,10 @@ def choices(field: FieldInfo) -> tuple[str, ...]:
 def dump(settings: Settings) -> dict[str, Any]:
     """The values as plain data, secrets as stars."""
     values = settings.model_dump(mode="json")
-    for target in values["targets"]:
-        target["url"] = redacted_url(target["url"])
-    if values["gpu_url"] is not None:
-        values["gpu_url"] = redacted_url(values["gpu_url"])
+    for kind in SERVERS:
+        for server in values[kind]:
+            server["url"] = redacted_url(server["url"])
+    for name in ("gpu_url", "external_url"):
+        if values[name] is not None:
+            values[name] = redacted_url(values[name])
     return values

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvwatch.settings.model import Settings, dump
 from kvwatch.settings.plain import escaped
-from kvwatch.settings.sources import MAPPINGS, SECRET, key
+from kvwatch.settings.sources import MAPPINGS, SECRET, SERVERS, key
 
 
 def show(settings: Settings) -> str:
@@ -16,7 +16,9 @@ def show(settings: Settings) -> str:
     values = dump(settings)
     del values["config"]
     lines = [
-        _line(settings, name, value) for name, value in values.items() if name not in MAPPINGS | {"targets"}
+        _line(settings, name, value)
+        for name, value in values.items()
+        if name not in MAPPINGS | SERVERS.keys()
     ]
     for name in sorted(MAPPINGS):
         lines += ["", f"[{key(name)}]"]
@@ -24,9 +26,10 @@ def show(settings: Settings) -> str:
             f"{_toml(entry)} = {_toml(value)}{_from(settings, name, entry)}"
             for entry, value in values[name].items()
         ]
-    for target in values["targets"]:
-        lines += ["", f"[[targets]]{_from(settings, 'targets')}"]
-        lines += [_entry(name, value, name, "") for name, value in target.items() if value is not None]
+    for kind in SERVERS:
+        for server in values[kind]:
+            lines += ["", f"[[{kind}]]{_from(settings, kind)}"]
+            lines += [_entry(name, value, name, "") for name, value in server.items() if value is not None]
     return "\n".join(lines) + "\n"
 
 

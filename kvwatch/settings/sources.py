@@ -26,12 +26,15 @@ MAPPINGS = frozenset({"thresholds", "aliases"})
 #: What one of several is called: an option gives one, and is named so.
 SINGULAR = {
     "targets": "target",
+    "alertmanagers": "alertmanager",
     "thresholds": "threshold",
     "aliases": "alias",
     "spellings": "spelling",
     "disabled": "disable",
 }
 
+#: Fields that are lists of servers, each a table of the file, with what one of them is.
+SERVERS = {"targets": "target", "alertmanagers": "Alertmanager"}
 #: Never on a command line, where every user of the machine can read them: these have no flag.
 SECRET = frozenset({"token", "api_token"})
 #: Variables of kvwatch that are no settings.

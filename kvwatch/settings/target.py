@@ -1,11 +1,11 @@
-"""The vLLM servers to watch, and how people write them."""
+"""The servers that kvwatch asks or tells: vLLMs to watch and Alertmanagers, and how people write them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from pydantic import (
@@ -52,39 +52,28 @@ def _listed(given: Any) -> list[Any]:
     return words([given] if isinstance(given, int) else given)
 
 
-class TargetSettings(BaseModel):
-    """One vLLM server."""
+class ServerSettings(BaseModel):
+    """One server: where it is, and how kvwatch makes itself known to it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, hide_input_in_errors=True)
 
-    url: str = Field(
-        default=DEFAULT_URL, description="where its metrics are; /metrics and http:// are added if left out"
-    )
-    name: str = Field(
-        default="",
-        description="what the label `target` says (default: host:port of the URL; where no target is given, vllm)",
-    )
+    url: str
+    name: str = ""
     token_file: Path | None = Field(default=None, description="file that holds the token sent to it (bearer)")
     token: SecretStr | None = Field(default=None, description="token sent to it (bearer)")
     ca_file: Path | None = Field(
         default=None, description="certificates (PEM) that its TLS certificate is checked against"
     )
     insecure_tls: bool = Field(default=False, description="do not check its TLS certificate")
-    max_num_seqs: int | None = Field(
-        default=None,
-        ge=1,
-        le=MOST_SEQS,
-        description="its --max-num-seqs, in requests; left out, the ceiling is inferred from a plateau",
-    )
-    gpus: Annotated[list[str], BeforeValidator(gpu_names)] = Field(
-        default=[],
-        description="its GPUs, several separated by commas: index, UUID, index/part for a MIG instance, or pod:NAME"
-        " (default: all that are read)",
-    )
 
     @field_validator("url")
     @classmethod
     def _whole_url(cls, url: str) -> str:
+        return cls.whole(url)
+
+    @classmethod
+    def whole(cls, url: str) -> str:
+        """The URL with all that may be left out."""
         return whole_url(url)
 
     @field_validator("name")
@@ -107,6 +96,45 @@ class TargetSettings(BaseModel):
         if path is not None:
             read_text(path)
         return path
+
+
+class TargetSettings(ServerSettings):
+    """One vLLM server."""
+
+    url: str = Field(
+        default=DEFAULT_URL, description="where its metrics are; /metrics and http:// are added if left out"
+    )
+    name: str = Field(
+        default="",
+        description="what the label `target` says (default: host:port of the URL; where no target is given, vllm)",
+    )
+    max_num_seqs: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_SEQS,
+        description="its --max-num-seqs, in requests; left out, the ceiling is inferred from a plateau",
+    )
+    gpus: Annotated[list[str], BeforeValidator(gpu_names)] = Field(
+        default=[],
+        description="its GPUs, several separated by commas: index, UUID, index/part for a MIG instance, or pod:NAME"
+        " (default: all that are read)",
+    )
+
+
+class AlertmanagerSettings(ServerSettings):
+    """One Alertmanager that is told directly."""
+
+    url: str = Field(
+        description="where it is, with its path prefix if it has one; http:// is added if left out"
+    )
+    name: str = Field(
+        default="", description="what the label `alertmanager` says (default: host:port of the URL)"
+    )
+
+    @classmethod
+    def whole(cls, url: str) -> str:
+        """The URL to which the paths of its API are added."""
+        return whole_url(url, _INSTEAD.replace("target", "Alertmanager"), path="").rstrip("/")
 
 
 def target_name(text: str) -> str:
@@ -143,8 +171,9 @@ def token_of(token: SecretStr | None, path: Path | None, beside: str) -> SecretS
 _INSTEAD = "and give a token (bearer) as `token` or `token_file` of the target"
 
 
-def whole_url(url: str, instead: str = _INSTEAD) -> str:
-    """`url` with scheme and path; ValueError with the remedy if it can't be one. `instead` of a user name in it."""
+def whole_url(url: str, instead: str = _INSTEAD, *, path: str = "/metrics") -> str:
+    """`url` with scheme and path (`path` if it has none); ValueError with the remedy if it can't be one. `instead`
+    of a user name in it."""
     url = url.strip()
     parts = _split(url if "://" in url else f"http://{url}")
     if parts.scheme not in {"http", "https"}:
@@ -153,7 +182,7 @@ def whole_url(url: str, instead: str = _INSTEAD) -> str:
         raise ValueError(f"a user name or password in a URL shows up in logs: take it out, {instead}")
     if not parts.hostname or re.search(r"\s", url):
         raise ValueError(f"not a URL: write for example {DEFAULT_URL}")
-    path = "/metrics" if parts.path in {"", "/"} else parts.path
+    path = path if parts.path in {"", "/"} else parts.path
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
 
@@ -166,8 +195,21 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
+Server = TypeVar("Server", bound=ServerSettings)
+
+
 def targets_of(value: Any) -> list[TargetSettings]:
-    """Targets from ``url`` or ``name=url`` separated by commas or spaces, from JSON, or from a list of either or
+    """At least one target, as people write them."""
+    return _servers(value, TargetSettings, "target", at_least=1)
+
+
+def alertmanagers_of(value: Any) -> list[AlertmanagerSettings]:
+    """Alertmanagers, as people write them; there may be none."""
+    return _servers(value, AlertmanagerSettings, "Alertmanager")
+
+
+def _servers(value: Any, model: type[Server], what: str, *, at_least: int = 0) -> list[Server]:
+    """Servers from ``url`` or ``name=url`` separated by commas or spaces, from JSON, or from a list of either or
     of tables. All that is wrong with any of them is raised at once."""
     items: list[Any] = []
     wrong: list[InitErrorDetails] = []
@@ -176,10 +218,10 @@ def targets_of(value: Any) -> list[TargetSettings]:
             items += _items(one)
         except ValueError as error:
             wrong.append(_problem(str(error)))
-    targets = []
+    servers = []
     for number, item in enumerate(items):
         try:
-            targets.append(TargetSettings.model_validate(item))
+            servers.append(model.model_validate(item))
         except ValidationError as error:
             wrong += [
                 InitErrorDetails(
@@ -187,17 +229,17 @@ def targets_of(value: Any) -> list[TargetSettings]:
                 )
                 for one in error.errors(include_url=False)
             ]
-    names = [target.name for target in targets]
+    names = [server.name for server in servers]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         wrong.append(
-            _problem(f"two targets are named {', '.join(twice)}: give each its own name, as in name=URL")
+            _problem(f"two {what}s are named {', '.join(twice)}: give each its own name, as in name=URL")
         )
-    if not items and not wrong:
-        wrong.append(_problem("name at least one target"))
+    if len(items) < at_least and not wrong:
+        wrong.append(_problem(f"name at least one {what}"))
     if wrong:
-        raise ValidationError.from_exception_data("targets", wrong, hide_input=True)
-    return targets
+        raise ValidationError.from_exception_data(f"{what}s", wrong, hide_input=True)
+    return servers
 
 
 def _problem(text: str) -> InitErrorDetails:
@@ -210,7 +252,7 @@ def _items(value: Any) -> list[Any]:
         if not text.startswith(("[", "{")) or _ADDRESS.match(text):
             return [parse_target(word) for word in re.split(r"[,\s]+", text) if word]
         value = from_json(text)
-    if isinstance(value, Mapping | TargetSettings):
+    if isinstance(value, Mapping | ServerSettings):
         return [value]
     if not isinstance(value, list | tuple):
         raise ValueError("write a URL or name=URL, several separated by commas")  # noqa: TRY004 - as values does

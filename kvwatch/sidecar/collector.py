@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -12,7 +13,7 @@ from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 from kvwatch import __version__
-from kvwatch.core.catalogue import METRICS, PREFIX, Metric, Reading, Type
+from kvwatch.core.catalogue import METRICS, PREFIX, Deliveries, Metric, Reading, Type
 from kvwatch.core.snapshot import Histogram
 from kvwatch.core.state import State
 
@@ -33,6 +34,7 @@ class Source(Protocol):
 
     def states(self) -> Mapping[str, State]: ...
     def poll_stats(self, target: str) -> PollCounts: ...
+    def deliveries(self) -> Iterable[Deliveries]: ...
 
 
 class Clock(Protocol):
@@ -56,18 +58,22 @@ class StateCollector(Collector):
         for target, state in self._source.states().items():
             counts = self._source.poll_stats(target)
             readings.append(Reading(state, now, counts.polls, counts.missed_ticks, counts.unexpected_errors))
+        sent = tuple(self._source.deliveries())
         build = Family(f"{PREFIX}build_info", "1; kvwatch's version in the label.", "gauge")
         build.add_sample(build.name, {"version": __version__}, 1.0)
         yield build
         for metric in METRICS:
             family = _family(metric)
-            for reading in readings:
-                for values, value in metric.samples(reading):
-                    labels = dict(zip(metric.labels, values, strict=True))
-                    if isinstance(value, Histogram):
-                        family.samples += _buckets(metric.full_name, labels, value)
-                    else:
-                        family.samples.append(Sample(metric.full_name, labels, value))
+            samples = chain(
+                chain.from_iterable(map(metric.samples, readings)),
+                chain.from_iterable(map(metric.deliveries, sent)),
+            )
+            for values, value in samples:
+                labels = dict(zip(metric.labels, values, strict=True))
+                if isinstance(value, Histogram):
+                    family.samples += _buckets(metric.full_name, labels, value)
+                else:
+                    family.samples.append(Sample(metric.full_name, labels, value))
             yield family
 
 

@@ -29,13 +29,13 @@ def say(level: int, message: str, **fields: Any) -> None:
     log.log(level, message, extra={FIELDS: fields})
 
 
-def _time(wall: float) -> str:
+def timestamp(wall: float) -> str:
     """Unix seconds as RFC 3339, in UTC."""
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _facts(record: logging.LogRecord) -> dict[str, Any]:
-    at = _time(record.created)
+    at = timestamp(record.created)
     facts: dict[str, Any] = {"time": at, "level": record.levelname.lower(), "message": record.getMessage()}
     facts |= clean(getattr(record, FIELDS, {}))
     if record.exc_info:
@@ -217,7 +217,7 @@ class Reachability:
                     "vLLM can't be scraped",
                     target=state.target,
                     up=False,
-                    since=_time(since_wall),
+                    since=timestamp(since_wall),
                     failure=str(state.error.kind),
                     detail=state.error.detail,
                 )

@@ -75,7 +75,7 @@ class Scraper:
     async def scrape(self, pace: Pace, names: Sequence[str] | None = None) -> Scrape | ScrapeError:
         """A page at a pace: whole, or with no more than the samples of these names."""
         started = self._clock.now()
-        if not _sendable(self._token):
+        if not sendable(self._token):
             return self._failed(Failure.CONNECTION, _UNSENDABLE, started)
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -99,7 +99,7 @@ class Scraper:
 
     async def facts(self) -> Facts:
         """What ``/version`` and ``/v1/models`` say; empty where they do not answer as vLLM does."""
-        if not _sendable(self._token):
+        if not sendable(self._token):
             return Facts()
         return await read_facts(self._target.url, self._fact)
 
@@ -161,7 +161,7 @@ class Scraper:
         return answer.status, answer.body
 
 
-def _sendable(token: str | None) -> bool:
+def sendable(token: str | None) -> bool:
     """Whether a header can hold it; what can't would fail every request, and name no cause."""
     return token is None or (token.isascii() and token.isprintable() and token == token.strip())
 

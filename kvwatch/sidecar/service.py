@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING
 from kvwatch import __version__
 from kvwatch.core.state import initial
 from kvwatch.sidecar.app import build
+from kvwatch.sidecar.clients import usable_client
 from kvwatch.sidecar.clock import Clock, SystemClock
 from kvwatch.sidecar.collector import registry_of
 from kvwatch.sidecar.gpus import read_beside
 from kvwatch.sidecar.log import say, set_up
 from kvwatch.sidecar.lookups import Lookups
+from kvwatch.sidecar.notify import notify_beside, page_of
 from kvwatch.sidecar.poller import Poller
 from kvwatch.sidecar.redact import shown_url
 from kvwatch.sidecar.scrape import Scraper
 from kvwatch.sidecar.store import Store
-from kvwatch.sidecar.transport import client_for
 from kvwatch.sidecar.web import CannotServe, Web, listen
 
 if TYPE_CHECKING:
@@ -54,7 +55,10 @@ async def serve(
     try:
         with contextlib.closing(listen(settings.host, settings.port)) as sock, _signals(stop):
             web = Web(app, settings, sock)
-            async with _polling(settings, store, clock):
+            async with (
+                notify_beside(settings, store, page_of(settings, web.url)),
+                _polling(settings, store, clock),
+            ):
                 return await _until(stop, web, settings, ready)
     except CannotServe as error:
         say(logging.ERROR, str(error))
@@ -92,10 +96,7 @@ async def _polling(settings: Settings, store: Store, clock: Clock) -> AsyncItera
     async with contextlib.AsyncExitStack() as clients, read_beside(settings, clock) as gpus:
         tasks = []
         for target in settings.targets:
-            try:
-                client = await clients.enter_async_context(client_for(target))
-            except OSError as error:  # what ssl raises is one, too
-                raise CannotServe(f"can't use {target.ca_file} for target {target.name}: {error}") from None
+            client = await clients.enter_async_context(usable_client(target, "target"))
             scraper = Scraper(target, settings, client)
             poller = Poller(
                 store.state(target.name),

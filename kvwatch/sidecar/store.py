@@ -6,11 +6,13 @@ Everything here is touched from one event loop.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from kvwatch.core.catalogue import Deliveries
 from kvwatch.core.outcome import Failure
 from kvwatch.core.state import State, Transition
 
@@ -48,14 +50,20 @@ class Store:
         self._stats = dict.fromkeys(self._states, PollStats())
         self._transitions: deque[Transition] = deque(maxlen=TRANSITIONS_KEPT)
         self._failures: dict[str, deque[FailedScrape]] = {}
+        self._deliveries: dict[str, Deliveries] = {}
+        self._waiting: list[asyncio.Event] = []
 
     # -- what a poller does ------------------------------------------------------------------------------------
 
     def publish(self, state: State, transitions: Iterable[Transition] = ()) -> None:
-        """Puts a target's State in the place of the one before."""
+        """Puts a target's State in the place of the one before; who waits for news is woken if it has any."""
+        before, changes = self._states.get(state.target), tuple(transitions)
         self._states[state.target] = state
         self._stats.setdefault(state.target, PollStats())
-        self._transitions.extend(transitions)
+        self._transitions.extend(changes)
+        if changes or before is None or before.events != state.events:
+            for event in self._waiting:
+                event.set()
 
     def failed(self, failure: FailedScrape) -> None:
         """Keeps a failure to look at. Secrets must be out of it by now."""
@@ -73,6 +81,16 @@ class Store:
             before.unexpected_errors + unexpected_errors,
         )
 
+    # -- what a notifier does ----------------------------------------------------------------------------------
+
+    def wake(self, event: asyncio.Event) -> None:
+        """Sets the event from now on whenever a symptom changes its stage, or an engine comes or goes."""
+        self._waiting.append(event)
+
+    def delivered(self, sent: Deliveries) -> None:
+        """Puts what an Alertmanager was sent in the place of what was known before."""
+        self._deliveries[sent.alertmanager] = sent
+
     # -- what a reader sees ------------------------------------------------------------------------------------
 
     def state(self, target: str) -> State:
@@ -85,6 +103,10 @@ class Store:
 
     def poll_stats(self, target: str) -> PollStats:
         return self._stats.get(target, PollStats())
+
+    def deliveries(self) -> tuple[Deliveries, ...]:
+        """What each Alertmanager was sent, in the order of the settings."""
+        return tuple(self._deliveries.values())
 
     def transitions(self) -> tuple[Transition, ...]:
         """The latest transitions of all targets, oldest first."""

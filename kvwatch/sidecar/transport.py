@@ -16,7 +16,7 @@ import httpx
 from kvwatch.core.outcome import Failure
 
 if TYPE_CHECKING:
-    from kvwatch.settings import TargetSettings
+    from kvwatch.settings import ServerSettings
 
 EXCERPT_BYTES = 2048
 """How much of a bad answer is kept to look at."""
@@ -33,22 +33,22 @@ class BadBody(Exception):  # noqa: N818 - the other side's error, not ours
         self.excerpt = excerpt
 
 
-def client_for(target: TargetSettings) -> httpx.AsyncClient:
-    """A client for one target. Proxies and credentials of the environment are left alone: targets are near."""
+def client_for(server: ServerSettings) -> httpx.AsyncClient:
+    """A client for one server. Proxies and credentials of the environment are left alone: servers are near."""
     return httpx.AsyncClient(
-        verify=_verification(target),
+        verify=_verification(server),
         trust_env=False,
         follow_redirects=False,
         limits=httpx.Limits(max_connections=4, max_keepalive_connections=2, keepalive_expiry=_KEEPALIVE_S),
     )
 
 
-def _verification(target: TargetSettings) -> ssl.SSLContext | bool:
-    if urlsplit(target.url).scheme != "https":
+def _verification(server: ServerSettings) -> ssl.SSLContext | bool:
+    if urlsplit(server.url).scheme != "https":
         return False  # no certificates to read for plain HTTP: 20 ms and 2 MiB less
-    if target.insecure_tls:
+    if server.insecure_tls:
         return False
-    return ssl.create_default_context(cafile=None if target.ca_file is None else str(target.ca_file))
+    return ssl.create_default_context(cafile=None if server.ca_file is None else str(server.ca_file))
 
 
 def timeouts(total_s: float) -> httpx.Timeout:

@@ -98,6 +98,7 @@ def symptoms_unknown() -> list[Case]:
         Case("for less", {a: "1x60", up: "1x60"}, "29m"),
         Case("known again", {a: "1x25 0x40", up: "1x60"}, "31m"),
         Case("the server is down", {a: "1x60", up: "0x60"}, "31m"),
+        Case("only for want of GPU data", {a.replace("ttft_high", "gpu_underused"): "1x60", up: "1x60"}, "31m"),
         Case("no series", {up: "1x60"}, "31m"),
     ]  # fmt: skip
 

@@ -530,3 +530,59 @@ def test_what_is_no_list_of_gpus_is_told() -> None:
     for written in ("true", "{}", "1.5", "[true]"):
         (problem,) = problems(targets=f'{{"url": "localhost:8000", "gpus": {written}}}')
         assert "gpus" in problem
+
+
+# -- Alertmanagers ---------------------------------------------------------------------------------------------------
+
+
+def test_no_alertmanager_is_told_unless_one_is_named() -> None:
+    settings = load()
+    assert (settings.alertmanagers, settings.notify_repeat_s, settings.external_url) == ([], 60.0, None)
+    assert load({"alertmanagers": [""]}).alertmanagers == []
+
+
+@pytest.mark.parametrize(
+    ("written", "name", "url"),
+    [
+        ("am:9093", "am:9093", "http://am:9093"),
+        ("a=https://am/", "a", "https://am"),
+        ("http://am:9093/prefix/", "am:9093", "http://am:9093/prefix"),
+    ],
+)
+def test_alertmanagers_are_written_as_targets_are(written: str, name: str, url: str) -> None:
+    (one,) = load({"alertmanagers": [written]}).alertmanagers
+    assert (one.name, one.url) == (name, url)
+
+
+def test_several_alertmanagers(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = load({"alertmanagers": ["a=am1:9093,b=am2:9093", "am3:9093"]})
+    assert [one.name for one in flags.alertmanagers] == ["a", "b", "am3:9093"]
+    monkeypatch.setenv("KVWATCH_ALERTMANAGER", "am4:9093")
+    assert [one.url for one in load().alertmanagers] == ["http://am4:9093"]
+
+
+def test_what_is_wrong_with_an_alertmanager_is_said_without_secrets() -> None:
+    (user, scheme) = problems(alertmanagers=["http://u:hidden@am", "ftp://am"])
+    assert user.startswith("--alertmanager, Alertmanager 1 url http://***@am: a user name or password")
+    assert "hidden" not in user
+    assert "Alertmanager 2 url ftp://am: the scheme ftp" in scheme
+    (twice,) = problems(alertmanagers=["a=am1", "a=am2"])
+    assert "two Alertmanagers are named a" in twice
+    (strange,) = problems(alertmanagers=['{"url": "am", "tokn": "hidden"}'])
+    assert "an Alertmanager has no such field; did you mean token?" in strange
+    assert "hidden" not in strange
+    assert "from 1 to 3600" in problems(notify_repeat_s="0.5")[0]
+    assert "it is shown in alerts" in problems(external_url="http://u:p@kvwatch")[0]
+
+
+def test_alertmanagers_in_a_file_are_shown_without_their_tokens(tmp_path: Path) -> None:
+    token, file = tmp_path / "token", tmp_path / "kvwatch.toml"
+    token.write_text("hidden\n")
+    file.write_text(f'[[alertmanagers]]\nurl = "am:9093/x?key=hidden"\ntoken_file = "{token}"\n')
+    settings = load({"config": str(file)})
+    (one,) = settings.alertmanagers
+    assert one.token is not None
+    assert one.token.get_secret_value() == "hidden"
+    shown = show(settings)
+    assert "hidden" not in shown
+    assert tomllib.loads(shown)["alertmanagers"][0]["url"] == "http://am:9093/x?key=***"

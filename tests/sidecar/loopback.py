@@ -22,6 +22,7 @@ class Asked:
     path: str
     query: str
     headers: dict[str, str]
+    body: bytes = b""
 
     @property
     def names(self) -> list[str]:
@@ -50,7 +51,8 @@ class Loopback:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
                 path, _, query = head[0].split(" ")[1].partition("?")
                 headers = dict(line.lower().split(": ", 1) for line in head[1:] if ": " in line)
-                asked = Asked(path, query, headers)
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                asked = Asked(path, query, headers, body)
                 self.asked.append(asked)
                 await self.handler(asked, writer)
         writer.close()

@@ -1,0 +1,122 @@
+"""HTTP out: alerts to one Alertmanager, by version 2 of its API, or the failure that it came to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+
+from kvwatch.core.notices import Notice
+from kvwatch.core.outcome import Failure
+from kvwatch.sidecar.log import timestamp
+from kvwatch.sidecar.redact import redacted, secrets_of
+from kvwatch.sidecar.scrape import USER_AGENT, sendable
+from kvwatch.sidecar.transport import classify, timeouts
+
+if TYPE_CHECKING:
+    from kvwatch.settings import AlertmanagerSettings
+
+OUTCOMES = (
+    "ok",
+    *(
+        str(kind)
+        for kind in (
+            Failure.REFUSED,
+            Failure.TIMEOUT,
+            Failure.DNS,
+            Failure.TLS,
+            Failure.HTTP_STATUS,
+            Failure.CONNECTION,
+        )
+    ),
+)
+"""What a post can come to."""
+NOT_ARRIVED = frozenset({Failure.REFUSED, Failure.DNS, Failure.TLS})
+"""Failures after which it is sure that nothing arrived."""
+_PATH = "/api/v2/alerts"
+_UNSENDABLE = "its token can't be sent: it must be printable ASCII, without a space at its beginning or end"
+_MOST_READ = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """A post that failed. `detail` is one line for people, without secrets."""
+
+    kind: Failure
+    detail: str
+
+
+class Alertmanager:
+    """Posts to one Alertmanager. `page` is where people find kvwatch; time-outs are real seconds."""
+
+    def __init__(
+        self,
+        settings: AlertmanagerSettings,
+        client: httpx.AsyncClient,
+        *,
+        page: str,
+        timeout_s: float,
+    ) -> None:
+        parts = urlsplit(settings.url)
+        self._url = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") + _PATH, parts.query, ""))
+        self._client = client
+        self._page = page
+        self._timeout_s = timeout_s
+        self._token = settings.token.get_secret_value() if settings.token else None
+        self._secrets = secrets_of(settings.url, self._token)
+        self.name = settings.name
+
+    async def post(self, notices: Sequence[Notice]) -> Undelivered | None:
+        """Tells of alerts; None if they were taken. Whatever the network or the other side does is a value."""
+        if not sendable(self._token):
+            return Undelivered(Failure.CONNECTION, _UNSENDABLE)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                status = await self._status(body_of(notices, self._page))
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
+            kind, detail = classify(error)
+            if kind is Failure.TIMEOUT:
+                detail = f"no answer within {self._timeout_s:g} s"
+            return Undelivered(kind, redacted(detail, self._secrets))
+        if 200 <= status < 300:
+            return None
+        return Undelivered(Failure.HTTP_STATUS, f"the answer is HTTP status {status}")
+
+    async def _status(self, body: bytes) -> int:
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": USER_AGENT,
+            "Accept-Encoding": "identity",
+        }
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        request = self._client.stream(
+            "POST", self._url, content=body, headers=headers, timeout=timeouts(self._timeout_s)
+        )
+        async with request as answer:
+            read = 0
+            async for piece in answer.aiter_raw():  # to the end, so that the connection can be used again
+                read += len(piece)
+                if read > _MOST_READ:
+                    break
+            return answer.status_code
+
+
+def body_of(notices: Iterable[Notice], page: str) -> bytes:
+    """The body of a post."""
+    return json.dumps([_alert(notice, page) for notice in notices]).encode()
+
+
+def _alert(notice: Notice, page: str) -> dict[str, Any]:
+    return {
+        "labels": notice.labels,
+        "annotations": dict(notice.annotations),
+        "startsAt": timestamp(notice.starts_at),
+        "endsAt": timestamp(notice.ends_at),
+        "generatorURL": page,
+    }
