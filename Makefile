@@ -45,7 +45,7 @@ fmt: setup ## format the code and mend what can be mended
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-render: setup ## write the tables of the README from the code
+render: setup ## write alerts/ and the tables of the README from the code
 	$(BIN)/kvwatch render
 
 live: setup ## tests against a real vLLM; opt-in

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-HELP = "write the tables of the README from the code (for developers)"
+HELP = "write alerts/ and the tables of the README from the code"
 EPILOG = """\
 examples:
   kvwatch render            in a checkout of kvwatch
   kvwatch render --check    is anything stale?
+  kvwatch render --config alerts.toml
+                            alerts with labels, severities, links and an objective of your own
 
 exit codes:
   0  written, or with --check: all is current
   1  with --check: something is stale
-  2  this is no checkout of kvwatch
+  2  this is no checkout of kvwatch, or the file can't be used
 """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="write nothing, say what is stale")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="what the alerts should be like (TOML; README: Alerts)"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
     from kvwatch.mixin import render
 
-    return render.main(check=args.check)
+    return render.main(check=args.check, config=args.config)

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kvwatch.mixin import settings_table, tables
+from kvwatch.mixin import alertmanager, alerts_table, rules, runbooks, settings_table, tables
+from kvwatch.mixin.options import Options, OptionsError, read
 
 #: Parts of the README, each between `<!-- rendered: NAME -->` and `<!-- end -->`.
 README_PARTS: Mapping[str, Callable[[], str]] = {
@@ -14,43 +15,66 @@ README_PARTS: Mapping[str, Callable[[], str]] = {
     "symptoms": tables.symptoms,
     "settings": settings_table.settings,
     "thresholds": tables.thresholds,
+    "alerts": alerts_table.alerts,
+    "alert options": alerts_table.options,
     "metrics": tables.metrics,
 }
+
+#: Runbooks; one that belongs to no alert is removed.
+RUNBOOKS = Path("alerts") / "runbooks"
 
 
 class RenderError(Exception):
     """The checkout can't be rendered into; the text says why and what to do."""
 
 
-def main(*, check: bool = False, root: Path | None = None) -> int:
-    """Renders into the checkout at `root` (default: the current folder).
+def main(*, check: bool = False, config: Path | None = None, root: Path | None = None) -> int:
+    """Renders into the checkout at `root` (default: the current folder), alerts as the file `config` says.
 
     With `check` nothing is written. Returns 0 when all is current or was written, 1 when `check` found a file
-    that is not, 2 when this is no checkout of kvwatch.
+    that is not, 2 when this is no checkout of kvwatch or `config` can't be used.
     """
     root = root or Path.cwd()
     try:
-        rendered = files(root)
+        rendered = files(root, read(config))
     except RenderError as error:
         print(f"kvwatch render: {error}", file=sys.stderr)
         return 2
+    except OptionsError as error:
+        for problem in error.problems:
+            print(f"kvwatch render: {problem}", file=sys.stderr)
+        return 2
     stale = [path for path, text in rendered.items() if _read(path) != text]
+    surplus = sorted(set((root / RUNBOOKS).glob("*.md")) - rendered.keys())
     for path in stale:
         print(f"{'stale' if check else 'written'}: {path.relative_to(root)}")
         if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(rendered[path], encoding="utf-8")
-    if check and stale:
+    for path in surplus:
+        print(f"{'of no alert' if check else 'removed'}: {path.relative_to(root)}")
+        if not check:
+            path.unlink()
+    if check and (stale or surplus):
         print("run `make render` and commit the result", file=sys.stderr)
-    return 1 if check and stale else 0
+    return 1 if check and (stale or surplus) else 0
 
 
-def files(root: Path) -> dict[Path, str]:
+def files(root: Path, options: Options | None = None) -> dict[Path, str]:
     """Every rendered file of a checkout with the text it should have."""
     readme = root / "README.md"
     if not (root / "kvwatch" / "mixin").is_dir() or not readme.is_file():
         raise RenderError(f"{root} is no checkout of kvwatch; run this where README.md and kvwatch/ are")
-    return {readme: _readme(readme.read_text(encoding="utf-8"))}
+    options = options or Options()
+    alerts = root / "alerts"
+    return {
+        readme: _readme(readme.read_text(encoding="utf-8")),
+        **{root / RUNBOOKS / name: text for name, text in runbooks.runbooks(options).items()},
+        alerts / "kvwatch.rules.yml": rules.prometheus(options),
+        alerts / "prometheusrule.yml": rules.operator(options),
+        alerts / "alertmanager.yml": alertmanager.config(options),
+        alerts / "templates" / "kvwatch.tmpl": alertmanager.TEMPLATE,
+    }
 
 
 def _readme(text: str) -> str:

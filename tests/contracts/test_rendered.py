@@ -13,8 +13,11 @@ ROOT = Path(__file__).parents[2]
 
 def test_rendered_files_are_current() -> None:
     """`make render` would change nothing."""
-    stale = [path.name for path, text in files(ROOT).items() if path.read_text(encoding="utf-8") != text]
+    rendered = files(ROOT)
+    stale = [path.name for path, text in rendered.items() if path.read_text(encoding="utf-8") != text]
     assert not stale, f"run `make render` and commit {stale}"
+    alerts = {path for path in (ROOT / "alerts").rglob("*") if path.is_file()}
+    assert alerts <= rendered.keys(), "alerts/ holds only what is rendered"
 
 
 def test_render_outside_a_checkout_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

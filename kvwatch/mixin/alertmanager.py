@@ -1,0 +1,133 @@
+"""`alertmanager.yml` and its template: routes by severity, and who is silent while another speaks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvwatch.core.alerting import PREFIX, alert_name
+from kvwatch.core.symptoms import BY_ID, SYMPTOMS, Scope, Severity, Symptom
+from kvwatch.mixin import alerts
+from kvwatch.mixin.options import Options
+from kvwatch.mixin.rules import dumped
+
+#: `instance` too: sidecars may each call their server by the same name. What is absent on both sides counts as equal.
+_SERVER = ["instance", "target"]
+_ENGINE = [*_SERVER, "model_name", "engine"]
+
+
+def config(options: Options) -> str:
+    """`alertmanager.yml`; what must be filled in is named in its receivers."""
+    return dumped(
+        {
+            "templates": ["templates/*.tmpl"],
+            "route": {
+                "receiver": "default",
+                "group_by": ["target"],
+                "group_wait": "30s",
+                "group_interval": "5m",
+                "repeat_interval": "4h",
+                "routes": [
+                    _route(Severity.CRITICAL, group_wait="10s", repeat_interval="1h"),
+                    _route(Severity.WARNING, repeat_interval="12h"),
+                    _route(Severity.INFO, group_wait="5m", repeat_interval="7d"),
+                ],
+            },
+            "inhibit_rules": _inhibitions(options),
+            "receivers": _receivers(),
+        }
+    )
+
+
+def _route(severity: Severity, **times: str) -> dict[str, Any]:
+    return {
+        "receiver": f"kvwatch-{severity.value}",
+        "matchers": [f'alertname=~"{PREFIX}.+"', f'severity="{severity.value}"'],
+        **times,
+    }
+
+
+def _inhibitions(options: Options) -> list[dict[str, Any]]:
+    speaking = {one.symptom.id for one in alerts.symptoms(options) if one.symptom}
+    rules = [
+        {
+            "source_matchers": [f'alertname=~"{PREFIX}.+"', 'severity="critical"', 'target=~".+"'],
+            "target_matchers": [f'alertname=~"{PREFIX}.+"', 'severity=~"warning|info"'],
+            "equal": _ENGINE,
+        }
+    ]
+    for cause in SYMPTOMS:
+        effects = [BY_ID[name] for name in cause.explains if name in speaking]
+        if cause.id not in speaking:
+            continue
+        for equal in (_SERVER, _ENGINE):
+            muted = [alert_name(effect.id) for effect in effects if _equal(cause, effect) == equal]
+            if muted:
+                rules.append(
+                    {
+                        "source_matchers": [f'alertname="{alert_name(cause.id)}"'],
+                        "target_matchers": [f'alertname=~"{"|".join(muted)}"'],
+                        "equal": equal,
+                    }
+                )
+    return rules
+
+
+def _equal(cause: Symptom, effect: Symptom) -> list[str]:
+    """As in `core.findings`: of the same engine, or where either is of the whole server."""
+    return _ENGINE if cause.scope is Scope.ENGINE and effect.scope is Scope.ENGINE else _SERVER
+
+
+def _receivers() -> list[dict[str, Any]]:
+    slack = {
+        "api_url_file": "/etc/alertmanager/secrets/slack-url",
+        "send_resolved": True,
+        "title": '{{ template "kvwatch.title" . }}',
+        "text": '{{ template "kvwatch.text" . }}',
+    }
+    pager = {
+        "routing_key_file": "/etc/alertmanager/secrets/pagerduty-key",
+        "severity": "critical",
+        "description": '{{ template "kvwatch.title" . }}',
+        "details": {"firing": '{{ template "kvwatch.text" . }}'},
+    }
+    hook = {"url": "http://webhook.example.com/kvwatch", "send_resolved": True}
+    return [
+        {"name": "default"},
+        {
+            "name": "kvwatch-critical",
+            "pagerduty_configs": [pager],
+            "slack_configs": [{**slack, "channel": "#kvwatch-critical"}],
+        },
+        {"name": "kvwatch-warning", "slack_configs": [{**slack, "channel": "#kvwatch"}]},
+        {"name": "kvwatch-info", "webhook_configs": [hook]},
+    ]
+
+
+#: Evidence comes with alerts that kvwatch sends itself; those of Prometheus' rules have none.
+TEMPLATE = """\
+{{- /* Written by `kvwatch render`: edits here are lost. */ -}}
+{{ define "kvwatch.title" -}}
+[{{ .Status | toUpper }}{{ if eq .Status "firing" }}: {{ .Alerts.Firing | len }}{{ end }}]
+{{- with .CommonLabels.target }} {{ . }}{{ end }}
+{{- with .CommonAnnotations.summary }} {{ . }}{{ else }} {{ .Alerts | len }} alerts{{ end }}
+{{- end }}
+
+{{ define "kvwatch.text" -}}
+{{ range .Alerts.Firing -}}
+{{ .Labels.severity | toUpper }}: {{ .Annotations.summary }}
+{{ .Annotations.description }}
+{{- with .Annotations.evidence }}
+Evidence: {{ . }}{{ end }}
+{{- with .Annotations.actions }}
+What to do, in this order: {{ . }}{{ end }}
+{{- with .Annotations.runbook_url }}
+Runbook: {{ . }}{{ end }}
+{{- with .Annotations.dashboard_url }}
+Dashboard: {{ . }}{{ end }}
+
+{{ end -}}
+{{ range .Alerts.Resolved -}}
+Over: {{ .Annotations.summary }} ({{ .Labels.target }}{{ with .Labels.model_name }}, {{ . }}{{ end }})
+{{ end -}}
+{{ end }}
+"""

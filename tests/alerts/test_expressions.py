@@ -1,0 +1,184 @@
+"""Every expression of rules and runbooks asks for what kvwatch exports, and every file is what it says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser as promql
+import pytest
+import yaml
+
+from kvwatch.core.catalogue import METRICS, PREFIX, Type
+from kvwatch.core.lifecycle import Stage
+from kvwatch.core.percentiles import QUANTILES
+from kvwatch.core.symptoms import BY_ID, SYMPTOMS
+from kvwatch.mixin.alerts import every
+from kvwatch.mixin.options import TTFT_BOUNDS, Options
+from kvwatch.mixin.pages import OWN_PAGES, QUERIES, SYMPTOM_PAGES
+
+ROOT = Path(__file__).parents[2]
+ALERTS = ROOT / "alerts"
+GROUPS = yaml.safe_load((ALERTS / "kvwatch.rules.yml").read_text(encoding="utf-8"))["groups"]
+RULES: list[dict[str, Any]] = [rule for group in GROUPS for rule in group["rules"]]
+RECORDED = {rule["record"] for rule in RULES if "record" in rule}
+RUNBOOKS = sorted((ALERTS / "runbooks").glob("*.md"))
+
+#: What Prometheus adds to what it scrapes; of its own metrics `up` is asked for.
+SCRAPED = {"job", "instance", "pod"}
+PARTS = {"_bucket": {"le"}, "_sum": set[str](), "_count": set[str]()}
+LABELS = {row.full_name: {*row.labels} for row in METRICS} | {
+    row.full_name + part: {*row.labels, *more}
+    for row in METRICS
+    if row.type is Type.HISTOGRAM
+    for part, more in PARTS.items()
+}
+ALL_LABELS = set[str]().union(SCRAPED, *LABELS.values())
+VALUES = {
+    "symptom": set(BY_ID),
+    "state": {*Stage},
+    "to": {*Stage},
+    "percentile": {f"{q * 100:g}" for q in QUANTILES},
+}
+
+
+def selectors(node: Any) -> Iterator[Any]:
+    """Every selector below a node; label names that it groups or matches by must exist."""
+    if isinstance(node, promql.VectorSelector):
+        yield node
+    for modifier in (getattr(node, "modifier", None),):
+        named = [*(getattr(modifier, "labels", None) or ())]
+        named += getattr(getattr(modifier, "matching", None), "labels", None) or ()
+        named += getattr(modifier, "group_labels", None) or ()
+        assert set(named) <= ALL_LABELS, named
+    below = [getattr(node, name, None) for name in ("lhs", "rhs", "expr", "param", "vector_selector")]
+    for one in [*below, *(getattr(node, "args", None) or ())]:
+        if one is not None:
+            yield from selectors(one)
+
+
+def resolve(expression: str) -> set[str]:
+    """The names that an expression asks for; fails for a metric, a label or a value that there is not."""
+    found = set()
+    for selector in selectors(promql.parse(expression)):
+        found.add(selector.name)
+        if selector.name in RECORDED or selector.name == "up":
+            known = ALL_LABELS
+        else:
+            assert selector.name in LABELS, f"{selector.name} is not exported"
+            known = LABELS[selector.name] | SCRAPED
+        for matcher in selector.matchers.matchers:
+            assert matcher.name in known, f"{selector.name} has no label {matcher.name}"
+            wanted = set(matcher.value.split("|"))
+            assert wanted <= VALUES.get(matcher.name, wanted), f"{selector.name}: {matcher.value}"
+    return found
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert") or rule["record"])
+def test_a_rule_asks_for_what_is_exported(rule: dict[str, Any]) -> None:
+    assert resolve(rule["expr"])
+
+
+@pytest.mark.parametrize("page", RUNBOOKS, ids=lambda page: page.stem)
+def test_a_runbook_asks_for_what_is_exported(page: Path) -> None:
+    queries = re.findall(r"^```promql\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(queries) >= 3
+    assert all(resolve(query) for query in queries)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "kvwatch_no_such_metric",
+        'kvwatch_up{engine="0"}',
+        'kvwatch_symptom_state{symptom="kv_full"}',
+        "sum by (rank) (kvwatch_up)",
+        "kvwatch_up / on (rank) kvwatch_up",
+        "rate(kvwatch_scrapes[5m])",
+    ],
+)
+def test_what_is_not_exported_is_noticed(wrong: str) -> None:
+    """The check itself can fail."""
+    with pytest.raises(AssertionError):
+        resolve(wrong)
+
+
+def test_promtool_takes_the_rules() -> None:
+    done = subprocess.run(
+        ["promtool", "check", "rules", "--lint=all", "--lint-fatal", str(ALERTS / "kvwatch.rules.yml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(RULES)} rules found" in done.stdout
+
+
+def test_the_operators_object_has_the_same_rules() -> None:
+    rule = yaml.safe_load((ALERTS / "prometheusrule.yml").read_text(encoding="utf-8"))
+    assert (rule["apiVersion"], rule["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert rule["spec"] == {"groups": GROUPS}
+
+
+def test_names_of_recorded_series_follow_the_convention() -> None:
+    """``level:metric:operations``; a rate takes off `_total`."""
+    for name in RECORDED:
+        assert re.fullmatch(rf"(engine|target|model|job):{PREFIX}[a-z0-9_]+:[a-z0-9_]+", name)
+        assert "_total" not in name
+
+
+def test_alerts_are_written_for_people() -> None:
+    """One static sentence, a description, a link to a page that exists; no value in a label."""
+    rules = [rule for rule in RULES if "alert" in rule]
+    assert {rule["alert"] for rule in rules} == {one.name for one in every(Options())}
+    assert len(rules) == len({rule["alert"] for rule in rules}) > len(SYMPTOMS)
+    for rule in rules:
+        assert rule["labels"].keys() == {"severity"}
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+        summary, description = rule["annotations"]["summary"], rule["annotations"]["description"]
+        assert re.fullmatch(r"[^{}\n]+\.", summary)
+        assert description.count("{{") == description.count("}}")
+        page = rule["annotations"]["runbook_url"].rpartition("/")[2]
+        assert page == f"{rule['alert'].lower()}.md"
+        assert (ALERTS / "runbooks" / page).is_file()
+
+
+def test_every_symptom_and_query_has_its_place() -> None:
+    """Each symptom has a page; each query is asked on one."""
+    assert SYMPTOM_PAGES.keys() == BY_ID.keys()
+    pages = [*SYMPTOM_PAGES.values(), *(own.page for own in OWN_PAGES.values())]
+    assert {name for page in pages for name in page.queries} == QUERIES.keys()
+
+
+def test_runbooks_have_their_parts_and_their_links_lead_somewhere() -> None:
+    wanted = ["Meaning", "Impact", "Diagnosis", "Mitigation", "How to tell that it worked"]
+    for page in RUNBOOKS:
+        text = page.read_text(encoding="utf-8")
+        assert re.findall(r"^## (.+)$", text, re.MULTILINE) == wanted
+        assert all((page.parent / link).is_file() for link in re.findall(r"\]\(([^)]+)\)", text))
+
+
+def test_no_two_symptoms_account_for_each_other() -> None:
+    """They would silence each other, and nobody would be told."""
+
+    def reached(start: str) -> set[str]:
+        found, left = set[str](), [start]
+        while left:
+            for effect in BY_ID[left.pop()].explains:
+                if effect not in found:
+                    found.add(effect)
+                    left.append(effect)
+        return found
+
+    assert [row.id for row in SYMPTOMS if row.id in reached(row.id)] == []
+
+
+def test_bounds_of_the_objective_are_those_of_every_vllm() -> None:
+    """v0 and v1 servers have all of them, as their pages show."""
+    for page in ("v0", "saturated"):
+        text = (ROOT / "tests" / "golden" / f"{page}.prom").read_text(encoding="utf-8")
+        bounds = re.findall(r'time_to_first_token_seconds_bucket\{.*?le="([\d.]+)"', text)
+        assert {f"{bound}" for bound in TTFT_BOUNDS} <= {*bounds}

@@ -1,0 +1,127 @@
+"""The file for `kvwatch render --config`: what it changes, and what it says of mistakes."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kvwatch.mixin import alertmanager, rules
+from kvwatch.mixin.options import Options, read
+from kvwatch.mixin.render import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def written(text: str, folder: Path) -> Path:
+    path = folder / "alerts.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def alerts(options: Options) -> dict[str, dict[str, Any]]:
+    groups = yaml.safe_load(rules.prometheus(options))["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
+
+
+def test_everything_can_be_said(tmp_path: Path) -> None:
+    """Labels, annotations, severities, links, what is left out, the job, matchers, and the objective."""
+    options = read(
+        written(
+            """\
+            runbook_url = "https://wiki.example.com/kv/"
+            dashboard_url = "https://grafana.example.com/d/kvwatch"
+            job = "monitoring/kvwatch"
+            selector = 'cluster="east"'
+            disabled = ["KVWatchKvExhausted", "KVWatchAbsent"]
+            rule_labels = {release = "prometheus"}
+            [labels]
+            team = "inference"
+            [annotations]
+            owner = "llm@example.com"
+            [severity]
+            KVWatchTtftHigh = "critical"
+            [ttft]
+            seconds = 1.0
+            share = 0.99
+            """,
+            tmp_path,
+        )
+    )
+    found = alerts(options)
+    assert not {"KVWatchKvExhausted", "KVWatchAbsent"} & found.keys()
+    one = found["KVWatchTtftHigh"]
+    assert one["labels"] == {"severity": "critical", "team": "inference"}
+    assert one["annotations"]["runbook_url"] == "https://wiki.example.com/kv/kvwatchttfthigh.md"
+    assert one["annotations"]["dashboard_url"] == "https://grafana.example.com/d/kvwatch"
+    assert one["annotations"]["owner"] == "llm@example.com"
+    assert found["KVWatchDown"]["expr"] == 'up{job="monitoring/kvwatch",cluster="east"} == 0'
+    assert "ratio_rate1h > 0.144" in found["KVWatchTtftBudgetFastBurn"]["expr"]
+    text = rules.prometheus(options)
+    assert 'le=~"1([.]0)?"' in text
+    assert "than 1 s; 99 % should not" in text
+    assert "KVWatchKvExhausted" not in alertmanager.config(options)
+    assert yaml.safe_load(rules.operator(options))["metadata"]["labels"]["release"] == "prometheus"
+    path = tmp_path / "rules.yml"
+    path.write_text(text, encoding="utf-8")
+    subprocess.run(["promtool", "check", "rules", "--lint-fatal", str(path)], check=True, capture_output=True)
+
+
+def test_matchers_are_in_every_expression(tmp_path: Path) -> None:
+    """None is left that would take in another cluster's series."""
+    options = read(written("selector = 'cluster=\"east\"'", tmp_path))
+    for group in yaml.safe_load(rules.prometheus(options))["groups"]:
+        for rule in group["rules"]:
+            asked = rule["expr"].count("kvwatch_") - rule["expr"].count(":kvwatch_")
+            asked += rule["expr"].count("up{job=")
+            assert rule["expr"].count('cluster="east"') == asked, rule["expr"]
+
+
+def test_render_writes_them_and_the_check_knows(tmp_path: Path) -> None:
+    """With the same file nothing is stale; without it, what it changed is. A page of no alert goes away."""
+    (tmp_path / "kvwatch" / "mixin").mkdir(parents=True)
+    (tmp_path / "README.md").write_text((ROOT / "README.md").read_text(encoding="utf-8"), encoding="utf-8")
+    config = written('[severity]\nKVWatchDown = "critical"', tmp_path)
+    left = tmp_path / "alerts" / "runbooks" / "kvwatchgone.md"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    assert main(config=config, root=tmp_path) == 0
+    assert not left.exists()
+    assert main(config=config, check=True, root=tmp_path) == 0
+    assert main(check=True, root=tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("runbook_url = 1", "runbook_url: Input should be a valid string"),
+        ('runbook_url = "wiki/kv"', "runbook_url: write an address that begins with http:// or https://"),
+        ('disable = ["KVWatchDown"]', "disable: no such key; did you mean disabled"),
+        ('disabled = ["KVWatchDwn"]', "disabled: there is no alert KVWatchDwn; did you mean KVWatchDown"),
+        ('[severity]\nKVWatchDown = "page"', "severity.KVWatchDown: Input should be 'critical', 'warning' or 'info'"),
+        ('[labels]\nseverity = "x"', "labels: severity is kvwatch's own; choose another name"),
+        ('[labels]\n"a-b" = "x"', "labels: a-b: not a name; write letters, digits and _"),
+        ("selector = 'cluster=east'", "selector: write matchers as PromQL has them"),
+        ("[ttft]\nseconds = 2.0", "ttft: 2 s is no bucket bound of vLLM's; choose one of 0.001,"),
+        ("[ttft]\nshare = 0.9", "ttft: a share of 0.9 leaves a budget that can't burn 14.4 times as fast"),
+        ("runbook_url =", "not TOML"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_clear_line(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says what to write instead, and nothing is written."""
+    (tmp_path / "kvwatch" / "mixin").mkdir(parents=True)
+    (tmp_path / "README.md").write_text((ROOT / "README.md").read_text(encoding="utf-8"), encoding="utf-8")
+    assert main(config=written(text, tmp_path), root=tmp_path) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert not (tmp_path / "alerts").exists()
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(config=tmp_path / "none.toml", root=ROOT) == 2
+    assert "none.toml: No such file or directory" in capsys.readouterr().err

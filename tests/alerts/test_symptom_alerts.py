@@ -1,0 +1,116 @@
+"""The alert of each symptom, in Prometheus' own engine: when it fires, and when just not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvwatch.core.alerting import alert_name, labels
+from kvwatch.core.lifecycle import Stage
+from kvwatch.core.snapshot import EngineKey
+from kvwatch.core.symptoms import SYMPTOMS, Scope, Symptom
+from tests.alerts.promtool import Case, run
+
+SCRAPED = 'job="kvwatch",instance="host:9477"'
+ENGINE, SERVER = EngineKey("gpu1", "llama", "0"), EngineKey("gpu1", "", "")
+
+
+def key_of(row: Symptom) -> EngineKey:
+    return ENGINE if row.scope is Scope.ENGINE else SERVER
+
+
+def series(
+    row: Symptom, stage: Stage, *, explained: bool = False, scraped: str = SCRAPED, target: str = "gpu1"
+) -> dict[str, str]:
+    """What kvwatch exports of a symptom: one sample per state, and whether another accounts for it."""
+    key = key_of(row)
+    own = f'{scraped},target="{target}",symptom="{row.id}"'
+    if key.model_name:
+        own += f',model_name="{key.model_name}",engine="{key.engine}"'
+    found = {f'kvwatch_symptom_state{{{own},state="{one}"}}': f"{int(one is stage)}x5" for one in Stage}
+    return found | {f"kvwatch_symptom_explained{{{own}}}": f"{int(explained)}x5"}
+
+
+def told(row: Symptom, *, scraped: str = SCRAPED, target: str = "gpu1") -> dict[str, str]:
+    """The labels of its alert beside the name, as `core.alerting` has them, and where it was scraped."""
+    own = labels(key_of(row)._replace(target=target), row.id)
+    where = dict(part.split("=") for part in scraped.replace('"', "").split(","))
+    return {name: value for name, value in own.items() if name != "alertname"} | where
+
+
+def case(row: Symptom, what: str, given: dict[str, str], *found: dict[str, str]) -> dict[str, object]:
+    return Case(f"{row.id}: {what}", given, "3m", found, alert=alert_name(row.id)).written()
+
+
+@pytest.mark.parametrize("row", SYMPTOMS, ids=lambda row: row.id)
+def test_an_alert_fires_with_its_symptom_and_not_before(row: Symptom, tmp_path: Path) -> None:
+    """It fires at once with the labels that it has everywhere, and never while pending, unknown, or explained."""
+    run(
+        tmp_path,
+        [
+            case(row, "fires", series(row, Stage.FIRING), told(row)),
+            case(row, "not yet", series(row, Stage.PENDING)),
+            case(row, "not known", series(row, Stage.UNKNOWN)),
+            case(row, "over", series(row, Stage.INACTIVE)),
+            case(row, "explained by another", series(row, Stage.FIRING, explained=True)),
+            case(row, "no series", {}),
+        ],
+    )
+
+
+def test_a_symptom_is_one_alert_and_no_other(tmp_path: Path) -> None:
+    """Nothing else fires with it, and what it fires with says nothing of states."""
+    row = next(row for row in SYMPTOMS if row.id == "sequence_limited")
+    one = Case("all alerts", series(row, Stage.FIRING), "3m", query='ALERTS{alertstate="firing"}').written()
+    one["promql_expr_test"] = [
+        {
+            "expr": 'count by (alertname, state) (ALERTS{alertstate="firing"})',
+            "eval_time": "3m",
+            "exp_samples": [{"labels": '{alertname="KVWatchSequenceLimited"}', "value": 1}],
+        }
+    ]
+    run(tmp_path, [one])
+
+
+def test_sidecars_that_call_their_server_alike_are_told_apart(tmp_path: Path) -> None:
+    """What is explained at one instance still fires at another, and each keeps its own alert."""
+    row = next(row for row in SYMPTOMS if row.id == "kv_exhausted")
+    a, b, c = (f'job="kvwatch",instance="pod-{name}:9477"' for name in "abc")
+    given = (
+        series(row, Stage.FIRING, explained=True, scraped=a, target="localhost:8000")
+        | series(row, Stage.FIRING, scraped=b, target="localhost:8000")
+        | series(row, Stage.FIRING, scraped=c, target="localhost:8000")
+    )
+    found = [told(row, scraped=one, target="localhost:8000") for one in (b, c)]
+    run(tmp_path, [case(row, "instances", given, *found)])
+
+
+def test_what_a_person_reads(tmp_path: Path) -> None:
+    """Summary, description and links, word by word."""
+    row = next(row for row in SYMPTOMS if row.id == "sequence_limited")
+    written = Case("annotations", series(row, Stage.FIRING), "3m").written()
+    del written["promql_expr_test"]
+    written["alert_rule_test"] = [
+        {
+            "eval_time": "3m",
+            "alertname": "KVWatchSequenceLimited",
+            "exp_alerts": [
+                {
+                    "exp_labels": told(row),
+                    "exp_annotations": {
+                        "summary": "Requests wait for a slot while the cache has room.",
+                        "description": (
+                            "gpu1, model llama, engine 0: As many requests run as --max-num-seqs allows; more would"
+                            " fit the cache.\nWhat to do first:\n"
+                            "1. raise --max-num-seqs stepwise, by half, towards requests_that_fit, and watch"
+                            " inter-token latency\n"
+                            "2. if inter-token latency is at its limit already, add a replica"
+                        ),
+                        "runbook_url": "https://example.com/kvwatch/runbooks/kvwatchsequencelimited.md",
+                    },
+                }
+            ],
+        }
+    ]
+    run(tmp_path, [written])
