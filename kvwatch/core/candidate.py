@@ -7,12 +7,20 @@ mode, copies of a relay) must agree; otherwise nobody can say which one is alive
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from kvwatch.core.signals import Kind, Signal
 from kvwatch.core.snapshot import CacheConfig, Histogram, Value
 from kvwatch.core.vllm import Alias, Part, Unit
+
+Ladder = tuple[
+    tuple[float, ...],
+    Callable[[Sequence[float]], tuple[float, ...]],
+    int | None,
+    tuple[tuple[int, int], ...],
+]
 
 
 @dataclass(slots=True)
@@ -25,7 +33,7 @@ class Candidate:
     sums: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     buckets: dict[float, list[int]] = field(default_factory=dict)
-    _ladder: tuple[tuple[float, ...], tuple[int, ...], int | None, tuple[tuple[int, int], ...]] | None = None
+    _ladder: Ladder | None = None
 
     def add(self, part: Part, label: str | None, le: float | None, index: int) -> None:
         if part is Part.SUM:
@@ -59,13 +67,13 @@ class Candidate:
             return "the histogram's sum or count is not exposed"
         if self._ladder is None:
             self._ladder = self._climb()
-        bounds, indexes, infinite, copies = self._ladder
+        bounds, at, infinite, copies = self._ladder
         if copies and any(values[one] != values[other] for one, other in copies):
             return "several series of one engine disagree"
         total, count = values[self.sums[0]], values[self.counts[0]]
         if infinite is not None:
             count = values[infinite]  # taken with the buckets; `_count` may be a moment younger
-        counts = tuple([values[i] for i in indexes])
+        counts = at(values)
         rising = [0.0, *counts, count]
         if not math.isfinite(sum(rising) + total):
             return "not a number"
@@ -73,8 +81,8 @@ class Candidate:
             return "the buckets are not cumulative"
         return Histogram(total, count, bounds, counts)
 
-    def _climb(self) -> tuple[tuple[float, ...], tuple[int, ...], int | None, tuple[tuple[int, int], ...]]:
-        """Finite bounds ascending, where their counts are, where the last one is, and which must agree."""
+    def _climb(self) -> Ladder:
+        """Finite bounds ascending, what picks their counts, where the last one is, and which must agree."""
         finite = sorted(le for le in self.buckets if not math.isinf(le))
         infinite = self.buckets.get(math.inf)
         copies = tuple(
@@ -82,8 +90,19 @@ class Candidate:
             for found in (self.sums, self.counts, *self.buckets.values())
             for other in found[1:]
         )
-        indexes = tuple(self.buckets[le][0] for le in finite)
-        return tuple(finite), indexes, infinite[0] if infinite else None, copies
+        return (
+            tuple(finite),
+            _picker([self.buckets[le][0] for le in finite]),
+            infinite[0] if infinite else None,
+            copies,
+        )
+
+
+def _picker(indexes: Sequence[int]) -> Callable[[Sequence[float]], tuple[float, ...]]:
+    """What picks the values at some indexes."""
+    if len(indexes) > 1:
+        return itemgetter(*indexes)
+    return lambda values: tuple(values[i] for i in indexes)
 
 
 def _agreed(values: Sequence[float], indexes: Sequence[int], signal: Signal, scale: float) -> float | str:

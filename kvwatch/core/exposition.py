@@ -148,7 +148,7 @@ class Reader:
         first, *blocks = body.split(b"\n# HELP ")
         self._lines(first.split(b"\n"), found)
         for block in blocks:
-            if not self._passes_over(block, found.families):
+            if not self._passes_over(block, found.families) and not self._met_before(block, found):
                 lines = block.split(b"\n")
                 lines[0] = b"# HELP " + lines[0]
                 self._lines(lines, found)
@@ -162,6 +162,33 @@ class Reader:
         if len(set(series)) != len(series):
             series, values, conflicts = _once(series, values)
         return Exposition(series, values, found.helps, tuple(dict.fromkeys(found.families)), conflicts)
+
+    def _met_before(self, block: bytes, found: _Read) -> bool:
+        """Reads a block of HELP, TYPE and samples whose series were all met before, in one go; False if it is none.
+
+        Split at every white space it is series and number in turn: no series with a space in a label, no timestamp
+        and no junk would be found among those that are known.
+        """
+        head, _, rest = block.partition(b"\n")
+        kind, _, samples = rest.partition(b"\n")
+        comments = self._comments.get(b"# HELP " + head), self._comments.get(kind)
+        if comments[0] is None or comments[1] is None:
+            return False
+        words = samples.split()
+        numbers = words[1::2]
+        try:
+            series = list(map(self._memo.__getitem__, words[::2]))
+            values = list(map(float, numbers))
+        except (KeyError, ValueError):
+            return False
+        lines = samples.count(b"\n") + (not samples.endswith(b"\n"))
+        if not series or len(series) != len(values) or len(series) != lines or b"_" in b"".join(numbers):
+            return False
+        found.comment(*comments[0])
+        found.comment(*comments[1])
+        found.series += series
+        found.values += values
+        return True
 
     def _lines(self, lines: list[bytes], found: _Read) -> None:
         """Reads a block: comments, then samples. If all of those were met before, in one go."""
