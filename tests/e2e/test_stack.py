@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from kvwatch.playback import Playback
-from kvwatch.recording import read
+from kvwatch.recording import Record, read
 from tests.e2e.tools import Prometheus, answers, free_port, kvwatch, prometheus
 from tests.waiting import until
 
@@ -30,28 +30,33 @@ SPEED = 4.0
 
 
 @contextmanager
-def playing(recording: Path, speed: float) -> Iterator[str]:
-    """A recording served over real HTTP by a thread of its own; gives the URL of its metrics."""
+def playing(recording: Path, speed: float, *, since_s: float = 0.0, loop: bool = True) -> Iterator[str]:
+    """A recording served over real HTTP by a thread of its own; gives the URL of its metrics.
+
+    What was recorded before `since_s` is left out. Without `loop` it stays at its end.
+    """
+    records = [one for one in read(recording) if isinstance(one, Record)]
+    kept = [one for one in records if one.t >= records[0].t + since_s]
     started = threading.Event()
     urls: list[str] = []
-    loop = asyncio.new_event_loop()
+    events = asyncio.new_event_loop()
     ended = asyncio.Event()
 
     async def serve() -> None:
-        async with Playback(read(recording), lambda: time.monotonic() * speed, loop=True) as server:
+        async with Playback(kept, lambda: time.monotonic() * speed, loop=loop) as server:
             urls.append(await server.start())
             started.set()
             await ended.wait()
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread = threading.Thread(target=lambda: events.run_until_complete(serve()))
     thread.start()
     try:
         assert started.wait(10), "the playback did not start"
         yield urls[0]
     finally:
-        loop.call_soon_threadsafe(ended.set)
+        events.call_soon_threadsafe(ended.set)
         thread.join(10)
-        loop.close()
+        events.close()
 
 
 @dataclass

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import yaml
 
 from tests.waiting import until
 
@@ -79,15 +80,34 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
-    """A real Prometheus that scrapes `target` (host:port) every second."""
+def prometheus(
+    folder: Path,
+    target: str,
+    *,
+    interval: str = "1s",
+    rules: Path | None = None,
+    alertmanager: str = "",
+    labels: Mapping[str, str] | None = None,
+) -> Iterator[Prometheus]:
+    """A real Prometheus that scrapes `target` and judges `rules` every `interval`, and tells `alertmanager`.
+
+    Addresses are host:port; `labels` go with all that it tells others.
+    """
     port = free_port()
+    document = {
+        "global": {
+            "scrape_interval": interval,
+            "evaluation_interval": interval,
+            "external_labels": dict(labels or {}),
+        },
+        "scrape_configs": [{"job_name": "kvwatch", "static_configs": [{"targets": [target]}]}],
+        "rule_files": [str(rules)] if rules else [],
+        "alerting": {
+            "alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}] if alertmanager else []
+        },
+    }
     config = folder / "prometheus.yml"
-    config.write_text(
-        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
-        f"scrape_configs: [{{job_name: kvwatch, static_configs: [{{targets: ['{target}']}}]}}]\n",
-        encoding="utf-8",
-    )
+    config.write_text(yaml.safe_dump(document), encoding="utf-8")
     command = (
         "prometheus",
         f"--config.file={config}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import yaml
 
 from tests.e2e.tools import answers, free_port, process
 from tests.waiting import until
@@ -70,11 +71,15 @@ def webhook() -> Iterator[Webhook]:
 
 @dataclass
 class Alertmanager:
-    """A real Alertmanager that can be started and killed; the same port and storage each time."""
+    """A real Alertmanager that can be started and killed; the same port and storage each time.
+
+    Without a `config` it tells the receiver of everything at once, by target and symptom.
+    """
 
     folder: Path
     receiver: Webhook
     port: int = field(default_factory=free_port)
+    config: Mapping[str, Any] | None = None
 
     @property
     def url(self) -> str:
@@ -84,12 +89,7 @@ class Alertmanager:
     def running(self) -> Iterator[None]:
         """The process, ready."""
         config = self.folder / "alertmanager.yml"
-        config.write_text(
-            "route: {receiver: hook, group_by: [target, symptom], group_wait: 0s, group_interval: 1s,"
-            " repeat_interval: 1h}\n"
-            f"receivers: [{{name: hook, webhook_configs: [{{url: '{self.receiver.url}', send_resolved: true}}]}}]\n",
-            encoding="utf-8",
-        )
+        config.write_text(yaml.safe_dump(dict(self.config or self._everything())), encoding="utf-8")
         command = (
             "alertmanager",
             f"--config.file={config}",
@@ -100,6 +100,14 @@ class Alertmanager:
         with process(self.folder / "alertmanager.log", *command):
             until("ready Alertmanager", lambda: answers(f"{self.url}/-/ready"), 30, 0.05)
             yield
+
+    def _everything(self) -> dict[str, Any]:
+        waits = {"group_wait": "0s", "group_interval": "1s", "repeat_interval": "1h"}
+        hook = {"url": self.receiver.url, "send_resolved": True}
+        return {
+            "route": {"receiver": "hook", "group_by": ["target", "symptom"], **waits},
+            "receivers": [{"name": "hook", "webhook_configs": [hook]}],
+        }
 
     def alerts(self) -> list[dict[str, Any]]:
         """The alerts that it has now."""
