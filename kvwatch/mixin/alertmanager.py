@@ -29,7 +29,7 @@ def config(options: Options) -> str:
                 "routes": [
                     _route(Severity.CRITICAL, group_wait="10s", repeat_interval="1h"),
                     _route(Severity.WARNING, repeat_interval="12h"),
-                    _route(Severity.INFO, group_wait="5m", repeat_interval="7d"),
+                    _route(Severity.INFO, group_wait="5m", repeat_interval="4d"),
                 ],
             },
             "inhibit_rules": _inhibitions(options),
