@@ -44,7 +44,7 @@ def eight_engines() -> str:
 
 
 def best(work: Callable[[], object], times: int) -> float:
-    """Seconds of the fastest of several runs, without the garbage collector, as `timeit` measures: what it has to look
+    """Seconds of the fastest of several runs, without garbage collection, as `timeit` measures: what that has to look
     through is what other tests left behind."""
     work()
     spent = []
