@@ -130,6 +130,8 @@ class Reader:
         self._interned: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}
         self._held = 0
         self._skip: dict[bytes, bool] = {}
+        self._passed: dict[bytes, tuple[int, str]] = {}
+        """Line breaks of blocks that were passed over, and their families, by the family as it is written."""
 
     def read(self, body: bytes, *, openmetrics: bool = False) -> Exposition:
         """The wanted samples of a page.
@@ -271,11 +273,15 @@ class Reader:
                 self._skip[name] = skip
         if not skip:
             return False
-        own = block.count(b"\n" + name)
-        inner = block.count(b"\n") - block.endswith(b"\n") - block.startswith(b"# TYPE " + name, end + 1)
-        if own != inner:
-            return False  # other families without a HELP line of their own follow
-        families.append(name.decode("utf-8", "replace"))
+        breaks = block.count(b"\n")
+        if self._passed.get(name, (-1, ""))[0] != breaks:  # else they are the lines looked at before
+            inner = breaks - block.endswith(b"\n") - block.startswith(b"# TYPE " + name, end + 1)
+            if block.count(b"\n" + name) != inner:
+                return False  # other families without a HELP line of their own follow
+            if name not in self._passed and len(self._passed) >= _SKIP_LIMIT:
+                self._passed.clear()
+            self._passed[name] = (breaks, name.decode("utf-8", "replace"))
+        families.append(self._passed[name][1])
         return True
 
     def _slow(self, line: bytes, found: _Read) -> None:
