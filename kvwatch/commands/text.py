@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kvwatch.core.report import spoken, worded
+from kvwatch.core.report import fact, parted
 from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import Event, Transition
 from kvwatch.settings.plain import escaped
@@ -29,25 +29,16 @@ def evidence(found: Mapping[str, Any], most: int | None = None) -> str:
 
     Of `most` numbers each is one that is there.
     """
-    found = {
-        name: escaped(value, keep="") if isinstance(value, str) else value
-        for name, value in found.items()
-        if value not in ("", [], (), {}) and not (most is not None and value is None)
-    }
-    numbers = [_fact(name, value) for name, value in found.items() if not name.startswith(_LIMIT)]
+    judged, limits = parted(
+        {name: escaped(value, keep="") if isinstance(value, str) else value for name, value in found.items()}
+    )
     if most is not None:
-        return ", ".join(numbers[:most])
-    limits = [
-        _fact(name.removeprefix(_LIMIT), value) for name, value in found.items() if name.startswith(_LIMIT)
-    ]
-    return ", ".join(numbers) + (f" (thresholds: {', '.join(limits)})" if limits else "")
-
-
-_LIMIT = "threshold_"
-
-
-def _fact(name: str, value: Any) -> str:
-    return f"{worded(name)} {spoken(name, value)}".lstrip()
+        there = [fact(name, value) for name, value in judged.items() if value is not None]
+        return ", ".join(there[:most])
+    against = ", ".join(fact(name, value) for name, value in limits.items())
+    return ", ".join(fact(name, value) for name, value in judged.items()) + (
+        f" (thresholds: {against})" if against else ""
+    )
 
 
 def engine(key: EngineKey) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvwatch.core.findings import accounting, explained_by, lifecycles
+from kvwatch.core.findings import causes_of, explained_by, lifecycles
 from kvwatch.core.gpu import Gpu
 from kvwatch.core.lifecycle import Stage
 from kvwatch.core.percentiles import LATENCIES, LENGTHS, QUANTILES, TOTAL_LENGTH, labelled
@@ -217,7 +217,7 @@ def _symptom_states(reading: Reading) -> Iterator[Sample]:
 
 
 def _symptom_explained(reading: Reading) -> Iterator[Sample]:
-    causes = accounting(reading.state)
+    causes = causes_of(reading.state)
     for key, name, life in lifecycles(reading.state):
         by = explained_by(key, name, causes) if life.stage is Stage.FIRING else ()
         yield (*key, name), float(bool(by))

@@ -193,29 +193,10 @@ class Reader:
         return True
 
     def _lines(self, lines: list[bytes], found: _Read) -> None:
-        """Reads a block: comments, then samples. If all of those were met before, in one go."""
-        start = 0
-        while start < len(lines) and lines[start][:1] in b"#":
-            self._line(lines[start], found)
-            start += 1
-        samples = lines[start:]
-        if samples and not samples[-1]:
-            samples.pop()
-        parts = [line.rpartition(b" ") for line in samples]
-        numbers = [number for _, _, number in parts]
-        memo = self._memo
-        try:
-            series = [memo[key] for key, _, _ in parts]
-            values = list(map(float, numbers))
-            quick = b"_" not in b"".join(numbers)  # Python reads 1_000
-        except (KeyError, ValueError):
-            quick, series, values = False, [], []
-        if quick:
-            found.series += series
-            found.values += values
-            return
-        for line in samples:
-            self._line(line, found)
+        """Reads a block line by line: some of it was not met before."""
+        for line in lines:
+            if line:
+                self._line(line, found)
             if len(found.series) > MAX_SAMPLES:
                 break
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvwatch.core.lifecycle import Lifecycle, Stage
@@ -30,7 +30,7 @@ class Finding:
 def findings(state: State) -> tuple[Finding, ...]:
     """What fires on a target now: causes before effects, then by severity."""
     firing = {(key, name): life for key, name, life in lifecycles(state) if life.stage is Stage.FIRING}
-    causes = accounting(state)
+    causes = causes_of(state)
     found = []
     for (key, name), life in firing.items():
         symptom = BY_ID[name]
@@ -50,24 +50,26 @@ def findings(state: State) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda f: (bool(f.explained_by), _ORDER[f.symptom.severity], f.since)))
 
 
-def accounting(state: State) -> tuple[tuple[EngineKey, str], ...]:
-    """The symptoms that account for others: those that fire, and those that do so already while pending."""
-    return tuple(
-        (key, name)
-        for key, name, life in lifecycles(state)
-        if life.stage is Stage.FIRING or (life.stage is Stage.PENDING and BY_ID[name].explains_while_pending)
-    )
+Causes = Mapping[EngineKey, Sequence[str]]
+"""Symptoms that account for others, by whose they are."""
 
 
-def explained_by(key: EngineKey, symptom: str, causes: Iterable[tuple[EngineKey, str]]) -> tuple[str, ...]:
+def causes_of(state: State) -> Causes:
+    """What accounts for others: symptoms that fire, and those that do so already while pending."""
+    found: dict[EngineKey, list[str]] = {}
+    for key, name, life in lifecycles(state):
+        early = life.stage is Stage.PENDING and BY_ID[name].explains_while_pending
+        if life.stage is Stage.FIRING or early:
+            found.setdefault(key, []).append(name)
+    return found
+
+
+def explained_by(key: EngineKey, symptom: str, causes: Causes) -> tuple[str, ...]:
     """Which of the causes account for a symptom: of the same engine, or where either is of the whole target."""
-    return tuple(
-        dict.fromkeys(
-            other
-            for of, other in causes
-            if symptom in BY_ID[other].explains and (of == key or not of.model_name or not key.model_name)
-        )
-    )
+    whole = EngineKey(key.target)
+    keys = causes if key == whole else (whole, key)
+    names = (name for one in keys for name in causes.get(one, ()))
+    return tuple(dict.fromkeys(name for name in names if symptom in BY_ID[name].explains))
 
 
 def lifecycles(state: State) -> Iterator[tuple[EngineKey, str, Lifecycle]]:

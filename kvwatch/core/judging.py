@@ -15,7 +15,8 @@ def judged(state: State, now: float) -> State:
     """The state with every symptom judged at `now`."""
     rows = [row for row in SYMPTOMS if row.id not in state.policy.disabled]
     per_engine = [row for row in rows if row.scope is Scope.ENGINE]
-    views = {key: _view(state, engine, now) for key, engine in state.engines.items()}
+    age_s = _age(state, now)
+    views = {key: _view(state, engine, now, age_s) for key, engine in state.engines.items()}
     engines = {
         key: replace(engine, symptoms=_engine_symptoms(state, engine, views[key], per_engine, now))
         for key, engine in state.engines.items()
@@ -46,7 +47,7 @@ def judged(state: State, now: float) -> State:
     return replace(state, engines=engines, symptoms=symptoms)
 
 
-def _view(state: State, engine: EngineState, now: float) -> EngineView:
+def _view(state: State, engine: EngineState, now: float, age_s: float | None) -> EngineView:
     return EngineView(
         snapshot=engine.snapshot,
         derived=engine.derived,
@@ -57,7 +58,7 @@ def _view(state: State, engine: EngineState, now: float) -> EngineView:
         scraped=bool(state.up),
         max_model_len=max_model_len(state, engine),
         ceiling=state.policy.max_num_seqs,
-        age_s=_age(state, now),
+        age_s=age_s,
         abandoned=engine.abandoned,
         lifetime=engine.raw_ladders,
         firing=frozenset(name for name, life in engine.symptoms.items() if life.stage is Stage.FIRING),

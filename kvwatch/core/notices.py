@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kvwatch.core.alerting import labels
-from kvwatch.core.findings import Finding, accounting, explained_by, findings, lifecycles
+from kvwatch.core.findings import Finding, causes_of, explained_by, findings, lifecycles
 from kvwatch.core.lifecycle import Stage
-from kvwatch.core.report import offset, spoken, worded
+from kvwatch.core.report import fact, offset, parted
 from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import State
 
@@ -29,8 +29,6 @@ LASTS = 3
 MOST_ENDED = 1000
 """How many alerts that are over are kept until an Alertmanager confirms."""
 _MOST_CHARACTERS = 8192
-_LIMIT = "threshold_"
-"""How the name of a number begins in the evidence that was judged against."""
 
 Id = tuple[EngineKey, str]
 """Whose symptom, and which."""
@@ -129,7 +127,7 @@ def next_repeat(ledger: Ledger, repeat_s: float) -> float | None:
 
 def _held(state: State, ledger: Ledger) -> Iterable[tuple[Id, Told]]:
     """What was told of as firing and can't be judged at present, unless something accounts for it."""
-    causes = accounting(state)
+    causes = causes_of(state)
     for key, name, life in lifecycles(state):
         told = ledger.get((key, name))
         unknown = life.stage is Stage.UNKNOWN and life.held is Stage.FIRING
@@ -153,9 +151,7 @@ def texts(finding: Finding) -> dict[str, str]:
     """The texts of an alert: what is wrong and where, the numbers judged, and what to do, in order."""
     key = finding.key
     where = [key.target, key.model_name, f"engine {key.engine}" if key.engine else ""]
-    numbers = {name: value for name, value in finding.evidence.items() if value not in ("", [], (), {})}
-    limits = {name.removeprefix(_LIMIT): value for name, value in numbers.items() if name.startswith(_LIMIT)}
-    judged = {name: value for name, value in numbers.items() if not name.startswith(_LIMIT)}
+    judged, limits = parted(finding.evidence)
     evidence = [_words("Evidence", judged), _words("Thresholds", limits)]
     actions = [f"{n}. {text}" for n, text in enumerate(finding.actions, 1)]
     parts = [
@@ -171,5 +167,5 @@ def texts(finding: Finding) -> dict[str, str]:
 
 def _words(title: str, found: Mapping[str, object]) -> str:
     """Names and values as a sentence; empty without any."""
-    said = "; ".join(f"{worded(name)} {spoken(name, value)}".lstrip() for name, value in found.items())
+    said = "; ".join(fact(name, value) for name, value in found.items())
     return f"{title}: {said}." if said else ""

@@ -64,8 +64,7 @@ class Instant:
     `since_progress` and `since_prompt` are seconds since any progress, and since prompt tokens last moved.
     `busy_for` is how long something has been in the engine without a break. `abandoned`: the clients of all that is
     still shown have gone. `cold`: nothing was generated and nothing finished since it started. `ceiling` is a stated
-    --max-num-seqs. `long_prompt` is the share of the cache that a long recent
-    prompt takes.
+    --max-num-seqs. `long_prompt` is the share of the cache that a long recent prompt takes.
     """
 
     usage: float | None

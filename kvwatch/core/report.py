@@ -220,6 +220,23 @@ NOTHING = "–"
 """What stands for a number that is not there."""
 
 
+_LIMIT = "threshold_"
+
+
+def parted(evidence: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The numbers that were judged, and those that they were judged by, under the same names; what is empty says
+    nothing."""
+    found = {name: value for name, value in evidence.items() if value not in ("", [], (), {})}
+    judged = {name: value for name, value in found.items() if not name.startswith(_LIMIT)}
+    limits = {name.removeprefix(_LIMIT): value for name, value in found.items() if name.startswith(_LIMIT)}
+    return judged, limits
+
+
+def fact(name: str, value: Any) -> str:
+    """A number of the evidence with its name, in words."""
+    return f"{worded(name)} {spoken(name, value)}".lstrip()
+
+
 def worded(name: str) -> str:
     """What a number of the evidence is called in words; empty if it is only a unit, which is said with the value."""
     plain_name, _, label = name.partition("{")

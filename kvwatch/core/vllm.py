@@ -41,11 +41,11 @@ class Alias:
     """One exposed name of one signal.
 
     `name` is as exposed in the text format, without the spelling's prefix. `label` is the label that becomes
-    the signal's dimension; `where` are labels with the values that a series must have to count, `but` values of the
-    dimension that don't. `help_has`
-    must occur in the family's HELP for the row to apply. `foreign` names are not vLLM's own and have no prefix;
-    `late` ones appear with the first use, and are asked for before. `releases` says where the name is exposed (fewest
-    words), `option` the server option that exposes it, `caveat` what to know when reading the number.
+    the signal's dimension; `where` are labels with the values that a series must have to count, `but` values
+    of the dimension that don't. `help_has` must occur in the family's HELP for the row to apply. `foreign`
+    names are not vLLM's own and have no prefix; `late` ones appear with the first use, and are asked for
+    before. `releases` says where the name is exposed (fewest words), `option` the server option that exposes
+    it, `caveat` what to know when reading the number.
     """
 
     signal: str

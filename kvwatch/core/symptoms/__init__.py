@@ -12,7 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvwatch.core.symptoms import cache, engine, latency, lengths, load, prefix, queue, server
+from kvwatch.core.symptoms import (
+    cache,
+    engine,
+    hardware,
+    latency,
+    lengths,
+    load,
+    prefix,
+    queue,
+    server,
+    warmup,
+)
 from kvwatch.core.symptoms.model import (
     Action,
     EngineView,
@@ -57,8 +68,10 @@ SYMPTOMS: tuple[Symptom, ...] = (
     *lengths.ROWS,
     *queue.ROWS,
     *latency.ROWS,
+    *warmup.ROWS,
     *prefix.ROWS,
     *load.ROWS,
+    *hardware.ROWS,
 )
 
 BY_ID: Mapping[str, Symptom] = {row.id: row for row in SYMPTOMS}

@@ -7,9 +7,19 @@ from kvwatch.core.regimes import Regime
 from kvwatch.core.signals import CORE
 from kvwatch.core.symptoms.actions import FEWER, FP8, LENGTH, MORE_KV, REPLICA, SHARE
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom
-from kvwatch.core.symptoms.tools import clear, gauges, judged, lacks, lately, regime_seconds, unknown
+from kvwatch.core.symptoms.tools import (
+    clear,
+    gained,
+    gauges,
+    judged,
+    lacks,
+    lately,
+    once,
+    regime_seconds,
+    unknown,
+)
 from kvwatch.core.thresholds import Threshold
-from kvwatch.core.window import Sample, increase, ladder_increase
+from kvwatch.core.window import Sample, increase
 
 
 def _kv_near_full(view: EngineView) -> Judgement:
@@ -77,6 +87,7 @@ def _seconds_to_full(rows: list[Sample], view: EngineView) -> float | None:
     return left if left <= view.limits["kv_near_full.course_within"] else None
 
 
+@once
 def _preemptions(view: EngineView) -> tuple[float | None, float, float]:
     """Preemptions and finished requests over two minutes, and the requests that the former are measured by.
 
@@ -107,23 +118,18 @@ def _recomputed_tokens(view: EngineView) -> float | None:
     found += increase(rows, "external_prefix_cache_hit_tokens_total") or 0.0
     held = capacity * max((row.usage for row in rows if row.usage is not None), default=0.0)
     finished = increase(rows, "request_prompt_tokens") or 0.0
-    seen = ladder_increase(view.windows.ladders.since(view.now - TWO_MINUTES), "time_to_first_token_seconds")
+    seen = gained(view, "time_to_first_token_seconds", TWO_MINUTES)
     begun = seen.count * done / finished if seen is not None and finished else 0.0
     return max(came - found - max(done, begun) - held, 0.0)
 
 
-def _starved(view: EngineView, recomputed: float | None) -> bool:
-    """Prompts are computed again and again in a full cache, and next to nothing is generated."""
-    rows, capacity = view.samples(TWO_MINUTES), view.derived.get("kv_cache_capacity_tokens")
-    if recomputed is None or capacity is None:
-        return False
+def _starved(view: EngineView) -> bool:
+    """Next to nothing is generated beside the prompts that are computed, in a cache that was full for most of a
+    minute."""
+    rows = view.samples(TWO_MINUTES)
     prompts, generated = increase(rows, "prompt_tokens_total"), increase(rows, "generation_tokens_total")
     full = regime_seconds(view, MINUTE, Regime.FULL, Regime.KV_LIMITED)
-    return (
-        recomputed >= view.limits["kv_thrashing.recomputed"] * capacity
-        and (generated or 0.0) * _PROMPTS_DOMINATE <= (prompts or 0.0)
-        and full > MINUTE / 2
-    )
+    return full > MINUTE / 2 and (generated or 0.0) * _PROMPTS_DOMINATE <= (prompts or 0.0)
 
 
 def _kv_exhausted(view: EngineView) -> Judgement:
@@ -154,7 +160,9 @@ def _kv_thrashing(view: EngineView) -> Judgement:
         view,
         lambda row: (row.demand is not None and row.demand >= wanted) or (row.usage or 0.0) >= mark,
     )
-    recomputed = _recomputed_tokens(view)
+    recomputed = _recomputed_tokens(view) if _starved(view) else None
+    capacity = view.derived.get("kv_cache_capacity_tokens") or 0.0
+    again = recomputed is not None and recomputed >= view.limits["kv_thrashing.recomputed"] * capacity
     evidence = {
         **gauges(view),
         "preemptions": preempted,
@@ -171,7 +179,7 @@ def _kv_thrashing(view: EngineView) -> Judgement:
         and preempted >= view.limits["kv_thrashing.preemptions"]
         and preempted >= view.limits["kv_thrashing.per_request"] * requests
     )
-    return judged((storm or _starved(view, recomputed)) and pressed, evidence)
+    return judged((storm or again) and pressed, evidence)
 
 
 #: Of a rise over three thirds each of the two steps between them has at least this share; a sudden one has not.

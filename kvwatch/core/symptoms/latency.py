@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvwatch.core.derive import FIVE_MINUTES, MINUTE
 from kvwatch.core.percentiles import LATENCIES, labelled
-from kvwatch.core.regimes import Regime
-from kvwatch.core.snapshot import Histogram
 from kvwatch.core.symptoms.actions import ENABLE_PREFIX_CACHING, SHARE, SHORTER
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom
 from kvwatch.core.symptoms.tools import (
+    WAITING,
     clear,
+    gained,
     judged,
     lacks,
-    long_past,
+    minutes_before,
     once,
     regime_seconds,
     unknown,
     windowed_mean,
 )
+from kvwatch.core.symptoms.warmup import may_be_cold
 from kvwatch.core.thresholds import Threshold
-from kvwatch.core.window import above, ladder_increase
+from kvwatch.core.window import above
 
 _TTFT, _ITL = "time_to_first_token_seconds", "inter_token_latency_seconds"
 _QUEUE, _PREFILL = "request_queue_time_seconds", "request_prefill_time_seconds"
 _TTFT_P95 = labelled(LATENCIES[_TTFT], 0.95)
 _ITL_P95 = labelled(LATENCIES[_ITL], 0.95)
-#: Regimes in which requests wait, for whatever: what then delays a first token has a symptom of its own.
-_WAITING = (
-    Regime.KV_LIMITED,
-    Regime.SEQUENCE_LIMITED,
-    Regime.PREFILL_LIMITED,
-    Regime.DEFERRED,
-    Regime.STALLED,
-)
 #: Minutes of history before a rise can be told from what is usual.
 _USUAL_TAKES = 10
 #: Seconds of a minute in which requests wait, and in which none does, for the minute to have some of both.
@@ -46,8 +39,7 @@ _SOME = 2.0
 @once
 def _parts(view: EngineView) -> Mapping[str, Any]:
     """How the time to the first token of finished requests is made up."""
-    queue, _ = windowed_mean(view, _QUEUE)
-    prefill, _ = windowed_mean(view, _PREFILL)
+    queue, prefill = windowed_mean(view, _QUEUE), windowed_mean(view, _PREFILL)
     both = (queue or 0.0) + (prefill or 0.0)
     share = None if queue is None or prefill is None or both <= 0 else prefill / both
     larger = None if share is None else "prefill" if share >= 0.5 else "queue"
@@ -59,98 +51,13 @@ def _parts(view: EngineView) -> Mapping[str, Any]:
     }
 
 
-class _Served(NamedTuple):
-    """First tokens since the server started, at a time: those that came late, all, and the seconds to all of them."""
-
-    t: float
-    late: float
-    all: float
-    seconds: float
-
-
-def _late(view: EngineView, t: float, seen: Histogram) -> _Served:
-    """What of a histogram was late: beyond the first bound from which on it is."""
-    late = view.limits["cold_start.late"]
-    beyond = next((n for bound, n in zip(seen.bounds, seen.counts, strict=True) if bound >= late), seen.count)
-    return _Served(t, seen.count - beyond, seen.count, seen.sum)
-
-
-@once
-def _since_start(view: EngineView) -> list[_Served]:
-    """What was served since the server started, at each full page of the last five minutes, the newest last."""
-    newest = view.lifetime.get(_TTFT)
-    rows = view.windows.ladders.since(view.now - FIVE_MINUTES)
-    climbs = [(row.t, row.by_signal[_TTFT]) for row in rows if _TTFT in row.by_signal]
-    if newest is None or not newest.bounds or not climbs or climbs[-1][1].bounds != newest.bounds:
-        return []
-    now, risen = _late(view, view.now, newest), _late(view, *climbs[-1])
-    before = (now.late - risen.late, now.all - risen.all, now.seconds - risen.seconds)
-    counts = (_late(view, t, climb) for t, climb in climbs)
-    return [
-        _Served(one.t, before[0] + one.late, before[1] + one.all, before[2] + one.seconds) for one in counts
-    ]
-
-
-def _late_from_the_first(seen: Sequence[_Served]) -> _Served | None:
-    """When first tokens were first seen to be late, if those were the first that the server served."""
-    i = next((i for i, one in enumerate(seen) if one.late > 0), None)
-    if i is None:
-        return None
-    began_here = i > 0 and seen[i - 1].all == 0
-    return seen[i] if began_here or 2 * seen[i].late >= seen[i].all else None
-
-
-def _young(view: EngineView, served: float) -> bool:
-    """Whether the server started lately, or had hardly served yet."""
-    if view.age_s is not None and view.age_s <= view.limits["cold_start.within"]:
-        return True
-    return served <= view.limits["cold_start.first"]
-
-
-def _may_be_cold(view: EngineView) -> bool:
-    """Whether it is a cold start, or too early to say that it is none."""
-    first = _late_from_the_first(_since_start(view))
-    early = first is not None and _young(view, first.all) and view.now - first.t <= MINUTE
-    return early or "cold_start" in view.firing
-
-
-def _cold_start(view: EngineView) -> Judgement:
-    if reason := lacks(view, _TTFT):
-        return unknown(reason)
-    limits = view.limits
-    seen = _since_start(view)
-    now = seen[-1] if seen else _Served(view.now, 0.0, 0.0, 0.0)
-    waited = regime_seconds(view, FIVE_MINUTES, *_WAITING)
-    evidence = {
-        "late_first_tokens": now.late,
-        "served_requests": now.all,
-        "server_age_seconds": view.age_s,
-        "waiting_seconds": waited,
-        "threshold_late_seconds": limits["cold_start.late"],
-        "threshold_age_seconds": limits["cold_start.within"],
-        "threshold_served_requests": limits["cold_start.first"],
-        "threshold_waiting_seconds": limits["cold_start.waited"],
-    }
-    first = _late_from_the_first(seen)
-    if first is None or waited > limits["cold_start.waited"]:
-        return clear(**evidence)
-    if view.age_s is None and first.all > limits["cold_start.first"]:
-        return unknown("when the server started is not exposed, and kvwatch did not see it")
-    before = next((one for one in reversed(seen) if now.all - one.all >= limits["cold_start.then"]), first)
-    in_time = before.t >= first.t and now.all - before.all >= limits["cold_start.then"]
-    if in_time:
-        usual = (now.seconds - before.seconds) / (now.all - before.all)
-        in_time = usual <= limits["cold_start.share"] * first.seconds / first.all
-    return judged(in_time and _young(view, first.all), evidence)
-
-
 def _comes_and_goes(view: EngineView) -> bool:
     """Whether requests wait again and again: in at least `ttft_high.minutes` of the last five some of the time."""
     watched, waited = [0.0] * 5, [0.0] * 5
     for row, seconds in view.held(FIVE_MINUTES):
         minute = min(int((view.now - row.t) // MINUTE), 4)
         watched[minute] += seconds
-        waited[minute] += seconds * (row.regime in _WAITING)
+        waited[minute] += seconds * (row.regime in WAITING)
     some = sum(_SOME <= part <= all_of - _SOME for part, all_of in zip(waited, watched, strict=True))
     return some >= view.limits["ttft_high.minutes"]
 
@@ -160,11 +67,11 @@ def _ttft_high(view: EngineView) -> Judgement:
         return unknown(reason)
     limits = view.limits
     p95, itl = view.derived.get(_TTFT_P95), view.derived.get(_ITL_P95)
-    before = [row.ttft_p95 for row in long_past(view) if row.ttft_p95 is not None]
-    usual = median(before) if len(before) >= _USUAL_TAKES else None
-    waited, now = (regime_seconds(view, window, *_WAITING) for window in (FIVE_MINUTES, MINUTE))
-    cold = _may_be_cold(view)
-    seen = ladder_increase(view.windows.ladders.since(view.now - FIVE_MINUTES), _TTFT)
+    earlier = [row.ttft_p95 for row in minutes_before(view, FIVE_MINUTES) if row.ttft_p95 is not None]
+    usual = median(earlier) if len(earlier) >= _USUAL_TAKES else None
+    waited, now = (regime_seconds(view, window, *WAITING) for window in (FIVE_MINUTES, MINUTE))
+    cold = may_be_cold(view)
+    seen = gained(view, _TTFT)
     late = above(seen, limits["ttft_high.seconds"]) if seen else 0.0
     served = seen.count if seen else 0.0
     evidence = {
@@ -212,7 +119,7 @@ def _shared_prefix_slow(view: EngineView) -> Judgement:
     }
     long = prompts is not None and prompts >= limits["shared_prefix_slow.prompt_tokens"]
     late = p95 is not None and p95 >= limits["shared_prefix_slow.seconds"]
-    if not long or not late or parts["larger_part"] != "prefill" or _may_be_cold(view):
+    if not long or not late or parts["larger_part"] != "prefill" or may_be_cold(view):
         return clear(**evidence)
     if off:
         return judged(True, evidence)
@@ -295,59 +202,6 @@ ROWS: tuple[Symptom, ...] = (
         ),
         origin="2 s and 0.2 s as in ChrisAdkin8/k8s-ai-observability and vllm-doctor; the part that is larger as in"
         " vLLM's own split of request times",
-    ),
-    Symptom(
-        id="cold_start",
-        title="First tokens were late only because the server had just started",
-        when="the first requests of a server up for ≤ {within} (or its first {first}) had to wait ≥"
-        " {late}, without a queue, and those since take ≤ {share} of that",
-        severity=Severity.INFO,
-        scope=Scope.ENGINE,
-        for_s=0,
-        keep_s=300,
-        judge=_cold_start,
-        thresholds=(
-            Threshold(
-                "cold_start.late",
-                2,
-                "seconds",
-                "A first token is late from here, or from the histogram's next bound.",
-            ),
-            Threshold("cold_start.within", 600, "seconds", "Since the server's start."),
-            Threshold("cold_start.first", 20, "requests", "Or: the first so many requests of the server."),
-            Threshold(
-                "cold_start.waited",
-                5,
-                "seconds",
-                "With more than this of 5 min in a queue, it is the queue.",
-            ),
-            Threshold(
-                "cold_start.then",
-                3,
-                "requests",
-                "Served since, before it is told.",
-                low=1,
-            ),
-            Threshold(
-                "cold_start.share",
-                0.2,
-                "ratio",
-                "Their mean time to the first token, as a share of that of the first, late ones, at most.",
-                high=1,
-            ),
-        ),
-        meaning="The first requests after a start pay for compiling kernels, capturing graphs and filling caches."
-        " It is over by itself; only the first users notice.",
-        causes=("requests reached the server before it was warm",),
-        actions=(
-            Action("send a few warm-up requests, of the usual lengths, before the server takes traffic"),
-            Action(
-                "let readiness wait for that, and hold back alerts on time to first token for the first minutes"
-            ),
-        ),
-        explains=("ttft_high",),
-        origin="a public report of 89 s for the first request and 0.2 s from then on (vLLM 0.17.1); recordings of"
-        " 0.11 and 0.13, whose first request takes 8 to 11 s",
     ),
     Symptom(
         id="shared_prefix_slow",

@@ -21,6 +21,7 @@ from kvwatch.core.symptoms.tools import (
 from kvwatch.core.thresholds import Threshold
 from kvwatch.core.window import Sample, increase, ladder_increase, seconds_where
 
+_NO_LIMIT = "the longest request that the server takes is unknown: /v1/models does not say it"
 #: Fewer finished requests than this say nothing about usual lengths.
 _FEW = 5
 
@@ -74,10 +75,10 @@ def _served_meanwhile(view: EngineView, seen: Callable[[Sample], bool]) -> float
     """Mean tokens, prompt and output, of requests that finished while it is so; None if too few did."""
     began = next((row.t for row, _ in view.held(MINUTE) if seen(row)), view.now)
     rows = [row for row in view.windows.ladders.since(view.now - MINUTE) if row.t >= began]
-    gained = [one for name in LENGTHS if (one := ladder_increase(rows, name)) is not None]
-    if len(gained) < len(LENGTHS) or min(one.count for one in gained) < _FEW:
+    lengths = [one for name in LENGTHS if (one := ladder_increase(rows, name)) is not None]
+    if len(lengths) < len(LENGTHS) or min(one.count for one in lengths) < _FEW:
         return None
-    return sum(one.sum / one.count for one in gained)
+    return sum(one.sum / one.count for one in lengths)
 
 
 def _footprint_tokens(view: EngineView, seen: Callable[[Sample], bool]) -> float | None:
@@ -107,7 +108,7 @@ def _request_never_fits(view: EngineView) -> Judgement:
     if running or not waiting or view.abandoned or age is None or age < need:
         return clear(**evidence)
     if longest is None:
-        return unknown("the longest request that the server takes is unknown: /v1/models does not say it")
+        return unknown(_NO_LIMIT)
     if usable is None:
         return unknown(
             f"capacity in tokens: {view.derived.unknown.get('kv_cache_capacity_tokens', 'unknown')}"
@@ -132,7 +133,7 @@ def _max_model_len_oversized(view: EngineView) -> Judgement:
     }
     enough = served is not None and served.count >= view.limits["max_model_len_oversized.requests"]
     if enough and view.max_model_len is None:
-        return unknown("the longest request that the server takes is unknown: /v1/models does not say it")
+        return unknown(_NO_LIMIT)
     if not enough or view.max_model_len is None or p99 is None or name in view.derived.at_least:
         return clear(**evidence)
     return judged(view.max_model_len >= times * p99, evidence)

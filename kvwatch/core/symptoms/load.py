@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvwatch.core.derive import FIVE_MINUTES, MINUTE, TWO_MINUTES
-from kvwatch.core.gpu import NoActivity
 from kvwatch.core.signals import CORE
 from kvwatch.core.snapshot import EngineKey, Snapshot
 from kvwatch.core.symptoms.model import (
@@ -19,7 +18,7 @@ from kvwatch.core.symptoms.model import (
     TargetView,
     Verdict,
 )
-from kvwatch.core.symptoms.tools import clear, judged, lacks, unknown
+from kvwatch.core.symptoms.tools import clear, engines_lack, judged, mean_usage, unknown
 from kvwatch.core.thresholds import Threshold
 from kvwatch.core.window import increase, seconds_where
 
@@ -35,11 +34,10 @@ def _engine_imbalance(view: TargetView) -> Judgement:
 
 
 def _uneven(view: TargetView, engines: Mapping[EngineKey, EngineView]) -> Judgement:
-    for key, engine in engines.items():
-        if not engine.snapshot.untouched and (reason := lacks(engine, *CORE)):
-            return unknown(f"engine {key.engine}: {reason}")
+    if reason := engines_lack(engines, *CORE):
+        return unknown(reason)
     limits = view.limits
-    usages = {key: _mean_usage(engine, TWO_MINUTES) for key, engine in engines.items()}
+    usages = {key: mean_usage(engine, TWO_MINUTES) for key, engine in engines.items()}
     watched = min(sum(seconds for _, seconds in e.held(TWO_MINUTES)) for e in engines.values())
     if watched < 0.9 * TWO_MINUTES:
         return clear(engines=len(engines), watched_seconds=watched)
@@ -67,12 +65,6 @@ def _uneven(view: TargetView, engines: Mapping[EngineKey, EngineView]) -> Judgem
     )
 
 
-def _mean_usage(view: EngineView, window: float) -> float:
-    held = [(row.usage, seconds) for row, seconds in view.held(window) if row.usage is not None]
-    watched = sum(seconds for _, seconds in held)
-    return sum(usage * seconds for usage, seconds in held) / watched if watched else 0.0
-
-
 def _uneven_seconds(engines: Mapping[EngineKey, EngineView]) -> float:
     """Seconds of the last two minutes in which one engine had requests waiting while another had none at all."""
     waits, idles, lasts = set(), set(), {}
@@ -89,9 +81,11 @@ def _uneven_seconds(engines: Mapping[EngineKey, EngineView]) -> float:
 def _requests_failing(view: TargetView) -> Judgement:
     if not view.engines:
         return unknown("no engine is scraped")
-    for key, engine in view.engines.items():
-        if reason := lacks(engine, "requests_finished_total") or _one_reason_for_all(engine.snapshot):
-            return unknown(f"engine {key.engine}: {reason}")
+    reason = engines_lack(view.engines, "requests_finished_total") or next(
+        filter(None, (_one_reason_for_all(engine.snapshot) for engine in view.engines.values())), ""
+    )
+    if reason:
+        return unknown(reason)
     limits = view.limits
     finished = _count(view, FIVE_MINUTES, "requests_finished_total")
     errors = _count(view, FIVE_MINUTES, "requests_finished_total/error")
@@ -148,52 +142,6 @@ def _rejected(view: TargetView, window: float) -> float:
     return max((count for count in seen if count is not None), default=0.0)
 
 
-def _gpu_underused(view: TargetView) -> Judgement:
-    if not view.engines:
-        return unknown("no engine is scraped")
-    for key, engine in view.engines.items():
-        if reason := lacks(engine, *CORE):
-            return unknown(f"engine {key.engine}: {reason}")
-    limits = view.limits
-    window = FIVE_MINUTES
-    busy = max(
-        seconds_where(engine.held(window), lambda row: bool(row.running)) for engine in view.engines.values()
-    )
-    usage = max(_mean_usage(engine, window) for engine in view.engines.values())
-    waited = max(
-        seconds_where(engine.held(window), lambda row: bool(row.waiting)) for engine in view.engines.values()
-    )
-    evidence: dict[str, Any] = {
-        "kv_cache_usage_mean_ratio": usage,
-        "running_seconds": busy,
-        "waiting_seconds": waited,
-        "window_seconds": window,
-        "threshold_usage_ratio": limits["gpu_underused.usage"],
-        "threshold_active_ratio": limits["gpu_underused.active"],
-        "threshold_running_seconds": limits["gpu_underused.traffic"] * window,
-    }
-    if busy < limits["gpu_underused.traffic"] * window or usage >= limits["gpu_underused.usage"]:
-        return clear(**evidence)
-    active = view.gpu.active(view.now, window)
-    if isinstance(active, NoActivity):
-        return Judgement(Verdict.UNKNOWN, evidence, active.reason)
-    evidence |= {
-        "gpu_active_ratio": active.mean,
-        "busiest_gpu_active_ratio": active.highest,
-        "gpu_active_is": "at most that (utilisation)"
-        if active.upper_bound
-        else "measured (SM and DRAM activity)",
-    }
-    if active.upper_bound and active.mean >= limits["gpu_underused.active"]:
-        return Judgement(
-            Verdict.UNKNOWN,
-            evidence,
-            "GPU utilisation alone proves nothing when it is high: have the DCGM exporter collect"
-            " DCGM_FI_PROF_SM_ACTIVE",
-        )
-    return judged(active.mean < limits["gpu_underused.active"], evidence)
-
-
 ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="requests_failing",
@@ -236,44 +184,6 @@ ROWS: tuple[Symptom, ...] = (
         ),
         origin="5 % and 10 % as in vllm-doctor and the alerts of the gateway inference extension; a recording with"
         " --max-num-queued-reqs",
-    ),
-    Symptom(
-        id="gpu_underused",
-        title="The GPU has little to do while requests run",
-        when="over 5 min of traffic KV usage < {usage} and GPU activity < {active}",
-        severity=Severity.INFO,
-        scope=Scope.TARGET,
-        for_s=0,
-        keep_s=300,
-        judge=_gpu_underused,
-        thresholds=(
-            Threshold("gpu_underused.usage", 0.3, "ratio", "Mean KV usage over 5 min, below.", high=1),
-            Threshold("gpu_underused.active", 0.4, "ratio", "Mean GPU activity over 5 min, below.", high=1),
-            Threshold(
-                "gpu_underused.traffic",
-                0.8,
-                "ratio",
-                "Share of 5 min in which something runs, at least.",
-                high=1,
-            ),
-        ),
-        meaning="Both cache and GPU have room over minutes of traffic: the batch is small. Nothing is wrong for"
-        " users; it is paid for and not used.",
-        causes=(
-            "too few requests at once for this GPU",
-            "a low --max-num-seqs or --max-num-batched-tokens, if requests wait (waiting_seconds)",
-            "time between the steps: tokenising, images, grammars, a slow processor",
-        ),
-        actions=(
-            Action(
-                "if requests wait: raise --max-num-seqs stepwise, and watch inter-token latency",
-                "--max-num-seqs",
-            ),
-            Action("if long prompts wait: raise --max-num-batched-tokens", "--max-num-batched-tokens"),
-            Action("if none waits: send it more, or serve the same from fewer replicas"),
-        ),
-        origin="the tuning advice of vLLM's documentation; activity by SM_ACTIVE and DRAM_ACTIVE because"
-        " utilisation is 100 % for any kernel (NVIDIA/DCGM #80)",
     ),
     Symptom(
         id="engine_imbalance",

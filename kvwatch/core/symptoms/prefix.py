@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvwatch.core.derive import FIVE_MINUTES, TWO_MINUTES
-from kvwatch.core.percentiles import HOUR, labelled
+from kvwatch.core.percentiles import labelled
 from kvwatch.core.symptoms.actions import ENABLE_PREFIX_CACHING, FP8, LENGTH, MORE_KV, OFFLOAD
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom, Verdict
-from kvwatch.core.symptoms.tools import clear, judged, lacks, unknown
+from kvwatch.core.symptoms.tools import clear, judged, lacks, minutes_before, unknown
 from kvwatch.core.thresholds import Threshold
 from kvwatch.core.window import Minute, Sample, covered, increase
 
@@ -74,12 +74,6 @@ def _prefix_cache_off(view: EngineView) -> Judgement:
     return judged(median is not None and median >= mark, evidence)
 
 
-def _before(view: EngineView) -> list[Minute]:
-    """What was more than two minutes ago, up to an hour."""
-    rows = view.windows.minutes.since(view.now - HOUR)
-    return [row for row in rows if row.t <= view.now - TWO_MINUTES]
-
-
 def _prefix_lifetime(view: EngineView, rows: Sequence[Sample], computed: float) -> float | None:
     """Seconds until a prefix that nobody uses is evicted: what live requests leave of the cache, by the prompt tokens
     that are computed, and so cached, in a second. None if that can't be told."""
@@ -99,14 +93,14 @@ def _prefix_cache_thrash(view: EngineView) -> Judgement:
     if reason := lacks(view, *names):
         return unknown(reason)
     limits = view.limits
-    rows, before = view.samples(TWO_MINUTES), _before(view)
-    queried, hits = (increase(before, name) or 0.0 for name in names)
+    rows, earlier = view.samples(TWO_MINUTES), minutes_before(view, TWO_MINUTES)
+    queried, hits = (increase(earlier, name) or 0.0 for name in names)
     usual = hits / queried if queried >= limits["prefix_cache_thrash.queried_tokens"] else None
     recent, found = (increase(rows, name) or 0.0 for name in names)
     ratio = found / recent if recent >= limits["prefix_cache_thrash.queried_tokens"] else None
     mean, _ = _mean_prompt(rows)
     lifetime = _prefix_lifetime(view, rows, recent - found)
-    usual_mean, _ = _mean_prompt(before)
+    usual_mean, _ = _mean_prompt(earlier)
     longer = limits["prefix_cache_thrash.longer"]
     alike = not mean or not usual_mean or usual_mean / longer <= mean <= longer * usual_mean
     capacity = view.derived.get("kv_cache_capacity_tokens")

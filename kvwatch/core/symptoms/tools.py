@@ -10,10 +10,20 @@ from typing import Any, TypeVar
 from kvwatch.core.derive import FIVE_MINUTES, MINUTE
 from kvwatch.core.percentiles import HOUR
 from kvwatch.core.regimes import Regime
+from kvwatch.core.snapshot import EngineKey, Histogram
 from kvwatch.core.symptoms.model import EngineView, Evidence, Judgement, Verdict
 from kvwatch.core.window import Minute, Sample, ladder_increase
 
 T = TypeVar("T")
+
+#: Regimes in which requests wait, for whatever: what then delays a first token has a symptom of its own.
+WAITING = (
+    Regime.KV_LIMITED,
+    Regime.SEQUENCE_LIMITED,
+    Regime.PREFILL_LIMITED,
+    Regime.DEFERRED,
+    Regime.STALLED,
+)
 
 
 def once(of: Callable[[EngineView], T]) -> Callable[[EngineView], T]:
@@ -92,18 +102,29 @@ def _remembered(view: EngineView) -> list[Sample]:
     return [row for row in view.samples(memory) if row.t >= view.now - memory]
 
 
-def windowed_mean(view: EngineView, histogram: str) -> tuple[float | None, float]:
-    """Mean of what a histogram observed in the last five minutes, and how many observations that was."""
-    gained = ladder_increase(view.windows.ladders.since(view.now - FIVE_MINUTES), histogram)
-    if gained is None or gained.count <= 0:
-        return None, 0.0
-    return gained.sum / gained.count, gained.count
+def gained(view: EngineView, histogram: str, window: float = FIVE_MINUTES) -> Histogram | None:
+    """What a histogram observed within a window, up to the newest full page; None if that can't be told."""
+    return ladder_increase(view.windows.ladders.since(view.now - window), histogram)
 
 
-@once
-def long_past(view: EngineView) -> list[Minute]:
-    """What was more than five minutes ago, up to an hour."""
-    return [row for row in view.windows.minutes.since(view.now - HOUR) if row.t <= view.now - FIVE_MINUTES]
+def windowed_mean(view: EngineView, histogram: str) -> float | None:
+    """Mean of what a histogram observed in the last five minutes; None without any."""
+    seen = gained(view, histogram)
+    return seen.sum / seen.count if seen is not None and seen.count > 0 else None
+
+
+def minutes_before(view: EngineView, age: float) -> list[Minute]:
+    """What was more than so many seconds ago, up to an hour."""
+    return [row for row in view.windows.minutes.since(view.now - HOUR) if row.t <= view.now - age]
+
+
+def engines_lack(engines: Mapping[EngineKey, EngineView], *signals: str) -> str:
+    """Why engines can't be judged together by these signals; empty if they can. Of one that was never asked for
+    anything some releases show no gauges: it has nothing in it."""
+    for key, engine in engines.items():
+        if not engine.snapshot.untouched and (reason := lacks(engine, *signals)):
+            return f"engine {key.engine}: {reason}"
+    return ""
 
 
 def usable_tokens(view: EngineView) -> float | None:
@@ -116,3 +137,10 @@ def regime_seconds(view: EngineView, window: float, *regimes: Regime) -> float:
     """Seconds of the last `window` in one of the regimes."""
     spent = view.spent(window)
     return sum(spent.get(regime, 0.0) for regime in regimes)
+
+
+def mean_usage(view: EngineView, window: float) -> float:
+    """Mean KV usage over a window, by time; 0 where there was none."""
+    held = [(row.usage, seconds) for row, seconds in view.held(window) if row.usage is not None]
+    watched = sum(seconds for _, seconds in held)
+    return sum(usage * seconds for usage, seconds in held) / watched if watched else 0.0

@@ -4,7 +4,18 @@ Stories are recordings of real servers where there is one, else a made-up server
 parser. Each room tells those of the rows in the room of the same name in `kvwatch.core.symptoms`.
 """
 
-from tests.replay.stories import cache, engine, latency, lengths, load, prefix, queue, server
+from tests.replay.stories import (
+    cache,
+    engine,
+    hardware,
+    latency,
+    lengths,
+    load,
+    prefix,
+    queue,
+    server,
+    warmup,
+)
 from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, Case
 
 __all__ = [
@@ -14,10 +25,12 @@ __all__ = [
     "Case",
     "cache",
     "engine",
+    "hardware",
     "latency",
     "lengths",
     "load",
     "prefix",
     "queue",
     "server",
+    "warmup",
 ]
