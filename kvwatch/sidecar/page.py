@@ -13,7 +13,7 @@ from typing import Any
 from kvwatch import __version__
 from kvwatch.core.findings import Finding, findings, lifecycles
 from kvwatch.core.lifecycle import Lifecycle
-from kvwatch.core.report import NOTHING, duration, parted, spoken, unseen
+from kvwatch.core.report import NOTHING, duration, spoken, unseen
 from kvwatch.core.state import EngineState, State
 from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.standing import why_not_now
@@ -138,13 +138,12 @@ def _now(life: Lifecycle, now: float, keep_s: float) -> str:
 
 def _evidence(evidence: Mapping[str, Any]) -> Iterator[str]:
     """The numbers that were judged, and the thresholds."""
-    for title, found in zip(("Evidence", "Thresholds"), parted(evidence), strict=True):
+    if evidence:
         facts = (
             f'<span class="fact"><code>{_e(name)}</code> {_e(spoken(name, value))}</span>'
-            for name, value in found.items()
+            for name, value in evidence.items()
         )
-        if found:
-            yield f"<h4>{title}</h4><p>{' '.join(facts)}</p>"
+        yield f"<h4>Evidence</h4><p>{' '.join(facts)}</p>"
 
 
 def _listed(title: str, tag: str, lines: Iterable[str]) -> Iterator[str]:

@@ -162,7 +162,8 @@ def _kv_thrashing(view: EngineView) -> Judgement:
     )
     recomputed = _recomputed_tokens(view) if _starved(view) else None
     capacity = view.derived.get("kv_cache_capacity_tokens") or 0.0
-    again = recomputed is not None and recomputed >= view.limits["kv_thrashing.recomputed"] * capacity
+    enough = view.limits["kv_thrashing.recomputed"] * capacity
+    again = recomputed is not None and recomputed >= enough
     evidence = {
         **gauges(view),
         "preemptions": preempted,
@@ -172,8 +173,10 @@ def _kv_thrashing(view: EngineView) -> Judgement:
         "threshold_preemptions": view.limits["kv_thrashing.preemptions"],
         "threshold_preemptions_per_request": view.limits["kv_thrashing.per_request"],
         "kv_cache_usage_peak_1m_ratio": view.derived.get("kv_cache_usage_peak_1m_ratio"),
-        "recomputed_prompt_tokens_at_least": recomputed,
     }
+    if recomputed is not None:
+        evidence["recomputed_prompt_tokens_at_least"] = recomputed
+        evidence["threshold_recomputed_prompt_tokens_at_least"] = enough
     storm = (
         preempted is not None
         and preempted >= view.limits["kv_thrashing.preemptions"]
