@@ -88,10 +88,11 @@ def prometheus(
     rules: Path | None = None,
     alertmanager: str = "",
     labels: Mapping[str, str] | None = None,
+    resend: str = "1m",
 ) -> Iterator[Prometheus]:
     """A real Prometheus that scrapes `target` and judges `rules` every `interval`, and tells `alertmanager`.
 
-    Addresses are host:port; `labels` go with all that it tells others.
+    Addresses are host:port; `labels` go with all that it tells others, again after `resend`.
     """
     port = free_port()
     document = {
@@ -113,6 +114,7 @@ def prometheus(
         f"--config.file={config}",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
+        f"--rules.alert.resend-delay={resend}",
     )
     url = f"http://127.0.0.1:{port}"
     with process(folder / "prometheus.log", *command):
