@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvwatch.core.derive import MINUTE, TWO_MINUTES
 from kvwatch.core.regimes import Regime
 from kvwatch.core.signals import CORE
+from kvwatch.core.snapshot import FROM_LOG
 from kvwatch.core.symptoms.actions import FEWER, FP8, LENGTH, MORE_KV, REPLICA, SHARE
 from kvwatch.core.symptoms.model import Action, EngineView, Judgement, Scope, Severity, Symptom
 from kvwatch.core.symptoms.tools import (
@@ -151,8 +152,10 @@ def _kv_exhausted(view: EngineView) -> Judgement:
 
 
 def _kv_thrashing(view: EngineView) -> Judgement:
-    if reason := lacks(view, *CORE, "preemptions_total"):
+    if reason := lacks(view, *CORE):
         return unknown(reason)
+    if reason := lacks(view, "preemptions_total"):
+        return _churning(view, reason)
     preempted, finished, requests = _preemptions(view)
     ratio = None if preempted is None else preempted / requests
     mark, wanted = view.limits["regime.full_usage"], view.limits["regime.demand"]
@@ -183,6 +186,26 @@ def _kv_thrashing(view: EngineView) -> Judgement:
         and preempted >= view.limits["kv_thrashing.per_request"] * requests
     )
     return judged((storm or again) and pressed, evidence)
+
+
+def _churning(view: EngineView, reason: str) -> Judgement:
+    """Without a count of preemptions, as most logs are: nothing waits, the cache stays full, and prompts are computed
+    all the time with hardly a token generated, so they are computed again. Less than that can't be told."""
+    if FROM_LOG not in view.snapshot.features or not _starved(view):
+        return unknown(reason)
+    rows = view.samples(TWO_MINUTES)
+    evidence = {
+        **gauges(view),
+        "prompt_tokens": increase(rows, "prompt_tokens_total"),
+        "generated_tokens": increase(rows, "generation_tokens_total"),
+        "full_seconds": regime_seconds(view, MINUTE, Regime.FULL, Regime.KV_LIMITED),
+        "window_seconds": MINUTE,
+        "threshold_seconds": MINUTE / 2,
+        "detail": "the log does not count preemptions; prompts are computed all the time in a full cache, and hardly"
+        " anything is generated",
+    }
+    full = view.limits["regime.full_usage"]
+    return judged(lately(view, lambda row: (row.usage or 0.0) >= full and not row.waiting), evidence)
 
 
 #: Of a rise over three thirds each of the two steps between them has at least this share; a sudden one has not.
