@@ -204,11 +204,11 @@ _BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 WRAPPERS = re.compile(
     r"Engine core initialization failed|EngineCore failed to start|EngineCore encountered (?:a fatal error|an issue)"
     r"|WorkerProc (?:initialization failed|failed to start|hit an exception)|Engine process failed to start"
-    r"|Engine loop (?:has died|is not running)|EngineDeadError|AsyncLLM output_handler failed|died unexpectedly"
+    r"|Engine loop (?:has died|is not running)|EngineDeadError|AsyncLLM output_handler failed|died unexpectedly|exited unexpectedly"
     r"|Frontend process failed|See root cause above|Invocation of \w+ method failed|Background loop has errored"
 )
 WRAPPER_WORDS = (
-    "nitialization failed", "failed to start", "fatal error", "died unexpectedly", "hit an exception",
+    "nitialization failed", "failed to start", "fatal error", "died unexpectedly", "exited unexpectedly", "hit an exception",
     "EngineDeadError", "root cause", "Engine loop", "output_handler failed", "method failed", "has errored",
 )  # fmt: skip
 

@@ -88,7 +88,7 @@ def shown(statistics: Statistics, facts: Facts, *, begins: bool) -> list[Shown]:
         limited_by = _limiting(run.state)
         stretch = stretch + 1 if limited_by is before and limited_by is not Regime.UNKNOWN else 1
         last = number + 1 == len(batches)
-        if fragment or limited_by is Regime.UNKNOWN or stretch < _TWICE:
+        if limited_by is Regime.UNKNOWN or stretch < _TWICE:
             continue
         if last or not _next_is_alike(run, batches[number + 1], facts):
             sure = "medium" if stretch >= _SURE else "low"
@@ -96,6 +96,17 @@ def shown(statistics: Statistics, facts: Facts, *, begins: bool) -> list[Shown]:
     if fragment or _stands_still(batches[-1]):
         _hold_end(found, batches, run, facts, begins=begins, fragment=fragment)
     return _explained(list(found.values()))
+
+
+def unclear(statistics: Statistics) -> str:
+    """Why the newest line tells nothing of what holds requests back, though some are there; empty if it does."""
+    newest = statistics.readings[-1] if statistics.readings else None
+    if newest is None or not (newest.parts.get("running") or newest.parts.get("waiting")):
+        return ""
+    lacking = [name for name in ("running", "waiting", "usage", "generation") if name not in newest.parts]
+    if not lacking:
+        return ""
+    return f"the lines do not show {', '.join(lacking)}: what requests wait for, and whether any move, can't be told"
 
 
 def _batches(readings: Sequence[Reading]) -> Iterator[Batch]:

@@ -162,8 +162,9 @@ class Counters:
         self.prompt = self.generation = base
         self.preempted: float | None = None
         self.t: float | None = None
-        self.recent: list[Reading] = []
-        """The newest readings, the last at the end."""
+        self.newest: Reading | None = None
+        self.frozen = ""
+        """Why the gauges of the newest line can't be believed; empty if they can."""
 
     def add(self, reading: Reading, t: float) -> None:
         """Counts what was done since the line before."""
@@ -175,7 +176,8 @@ class Counters:
         elif reading.cumulative_preemptions is not None:
             self.preempted = max(self.preempted or 0.0, reading.cumulative_preemptions)
         self.t = t
-        self.recent = [*self.recent[-1:], reading]
+        self.frozen = _frozen(self.newest, reading, self.frozen)
+        self.newest = reading
 
 
 def logged(
@@ -196,7 +198,7 @@ def _snapshot(
 ) -> Snapshot:
     values: dict[str, Value] = {}
     missing = dict.fromkeys(_ABSENT, _NO_COUNTER)
-    frozen = _frozen(counters)
+    frozen = counters.frozen
     for part, signal, scale in _GAUGES:
         if part in reading.parts and not frozen:
             values[signal] = min(reading.parts[part] * scale, 1.0) if scale < 1 else reading.parts[part]
@@ -222,19 +224,17 @@ def _snapshot(
     return Snapshot(key, values, missing, {}, config, "v0" if v0 else "v1", features | {FROM_LOG})
 
 
-def _frozen(counters: Counters) -> str:
+def _frozen(before: Reading | None, newest: Reading, already: str) -> str:
     """Why the gauges of the newest line can't be believed; empty if they can.
 
     Before 0.10.2 they keep their last values when clients give up all that is left (as `core` tells from the answers
     that the server gave): nothing moves, they stand as before, and requests were given up since the line before that.
     """
-    if len(counters.recent) < 2:
-        return ""
-    before, newest = counters.recent
     still = not newest.prompt and not newest.parts.get("generation")
-    names = ("running", "waiting", "usage")
-    same = all(newest.parts.get(name) == before.parts.get(name) for name in names)
-    if still and same and (newest.aborts or before.aborts):
+    if before is None or not still:
+        return ""
+    same = all(newest.parts.get(name) == before.parts.get(name) for name in ("running", "waiting", "usage"))
+    if same and (already or newest.aborts or before.aborts):
         return "clients gave up requests, and the line repeats what the one before said"
     return ""
 

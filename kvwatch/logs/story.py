@@ -15,11 +15,10 @@ from kvwatch.logs import causes, flags, stages
 from kvwatch.logs.causes import CAUSES, OOM, WRAPPERS
 from kvwatch.logs.facts import facts_of, numbers
 from kvwatch.logs.lines import Line
+from kvwatch.logs.quoting import quoted
 from kvwatch.logs.stages import Stage
 from kvwatch.logs.statistics import Statistics
 
-_SHOWN = 300
-"""Characters of a line that are quoted."""
 _MOST = 50
 """Errors of one start that are remembered; the first ones count."""
 _FRAMES = 60
@@ -31,7 +30,8 @@ _ERROR = re.compile(
 _TRACEBACK = "Traceback (most recent call last)"
 #: Levels of lines that only inform: those may quote anything, a request's prompt too.
 _INFORMS = frozenset({"DEBUG", "INFO", "WARNING"})
-WORDS = ('", line ', "Error", "Exception", "Traceback (most", "nterrupt")
+STOPPED = ("shutdown triggered", "Shutting down FastAPI", "received signal=SIGTERM")
+WORDS = (*STOPPED, '", line ', "Error", "Exception", "Traceback (most", "nterrupt")
 
 
 @dataclass
@@ -61,6 +61,8 @@ class Story:
         self.causes: list[Found] = []
         self.weak: list[Found] = []
         self.wrapper: Found | None = None
+        self.ended = False
+        """It was told to stop; what fails after that is its end."""
         self.other: Found | None = None
         """The first error that is no known cause."""
         self.statistics = Statistics()
@@ -100,9 +102,10 @@ class Story:
         if line.level not in {"ERROR", "CRITICAL"}:
             self.stage = max(self.stage, stages.step_of(line))
             self._take_facts(line)
+        self.ended = self.ended or any(word in line.text for word in STOPPED)
         if self.statistics.take(line, self.facts, self.flags):
             self.stage = Stage.UP
-        if line.level not in _INFORMS:
+        if line.level not in _INFORMS and not self.ended:
             self._take_error(line, before)
 
     def _take_facts(self, line: Line) -> None:
@@ -113,13 +116,13 @@ class Story:
             if least and isinstance(old, int | float) and isinstance(value, int | float):
                 value = min(old, value)
             self.facts[name] = value
-            self.places.setdefault(name, (line.number, line.text[:_SHOWN]))
+            self.places.setdefault(name, (line.number, quoted(line.text)))
         for name, flag in flags.flags_of(line).items():
             found = True
             if name == "kv_cache_memory_bytes":
                 self.flags["kv_cache_memory_bytes_gib"] = _in_gib(flag)
             self.flags.setdefault(name, flag)
-            self.places.setdefault(name, (line.number, f"… {name}: {flag} …"))
+            self.places.setdefault(name, (line.number, quoted(f"options: …, {name}={flag}, …")))
         self.lines += found or self.stage > Stage.NONE
 
     def _take_error(self, line: Line, reached: Stage) -> None:
@@ -134,21 +137,21 @@ class Story:
             explicit = next((row for row in CAUSES if row.shows(text)), None)
             if explicit is None:
                 self._note(
-                    Found(verdict, line.number, text[:_SHOWN], confidence, {**causes.sizes(text)}), line
+                    Found(verdict, line.number, quoted(text), confidence, {**causes.sizes(text)}), line
                 )
                 return
         for row in CAUSES:
             if row.shows(text):
                 facts = _facts(row.facts, text)
-                self._note(Found(row.verdict, line.number, text[:_SHOWN], "high", facts, open=3), line)
+                self._note(Found(row.verdict, line.number, quoted(text), "high", facts, open=3), line)
                 return
             if row.hints(text):
-                weak = Found(row.verdict, line.number, text[:_SHOWN], "medium")
+                weak = Found(row.verdict, line.number, quoted(text), "medium")
                 self.weak[len(self.weak) :] = [weak] if len(self.weak) < _MOST else []
         if WRAPPERS.search(text):
-            self.wrapper = self.wrapper or Found("", line.number, text[:_SHOWN], "high")
+            self.wrapper = self.wrapper or Found("", line.number, quoted(text), "high")
         elif self.other is None and (error := _ERROR.match(text)) and error["kind"] not in _ENDS:
-            self.other = Found("", line.number, text[:_SHOWN], "medium")
+            self.other = Found("", line.number, quoted(text), "medium")
 
     def _take_rest(self, line: Line) -> None:
         """Takes what may be the rest of the message of the cause before: a console wraps it, or it is cut off."""
@@ -165,8 +168,9 @@ class Story:
         joined = f"{found.text} {text}"
         for name, value in _facts(row.facts, joined).items():
             found.facts.setdefault(name, value)
-        if len(found.text) < _SHOWN and line.following:
-            found.text = joined[:_SHOWN]
+        bare = not line.level and not line.source
+        if bare and text and found.text[-1:] not in {".", ")"} and not _FRAME.search(text):
+            found.text = quoted(joined)
 
     def _note(self, found: Found, line: Line) -> None:
         """Remembers a cause; what another rank says of it too adds no more than the rank."""

@@ -13,6 +13,7 @@ from kvwatch.logs.facts import Facts
 from kvwatch.logs.lines import Finder
 from kvwatch.logs.running import Shown
 from kvwatch.logs.stages import Stage
+from kvwatch.logs.statistics import Statistics
 from kvwatch.logs.story import Found, Story
 
 #: Every word that a line of interest holds, and those whose messages may go on in the next lines.
@@ -50,13 +51,17 @@ class Explanation:
     lines: int = 0
     failed_later: bool = False
     """The start was fine, and the engine died while it ran."""
+    unclear: bool = False
+    """The lines of statistics leave out what a judgement needs."""
 
     @property
     def code(self) -> int:
         """0: nothing wrong; 1: a cause or a symptom; 2: no answer."""
         if self.verdict in _UNTOLD:
             return 2
-        return int(self.verdict not in _FINE or bool(self.symptoms) or self.failed_later)
+        if self.verdict not in _FINE or self.symptoms or self.failed_later:
+            return 1
+        return 2 if self.unclear else 0
 
 
 @dataclass
@@ -157,6 +162,14 @@ def _explained(told: Story, notes: list[str], starts: int, lines: int) -> Explan
         said["other_error"] = told.other.text
     notes += _asides(told, said, found)
     row = causes.BY_VERDICT[verdict]
+    symptoms = running.shown(told.statistics, said, begins=told.begins)
+    unseen = running.unclear(told.statistics)
+    if unseen and not symptoms:
+        notes.append(unseen)
+    if any(one.symptom == "kv_exhausted" and one.evidence.get("preemptions") is None for one in symptoms):
+        notes.append(
+            "the lines do not count preemptions: whether requests are preempted too, only the metrics say"
+        )
     return Explanation(
         verdict,
         confidence,
@@ -165,11 +178,12 @@ def _explained(told: Story, notes: list[str], starts: int, lines: int) -> Explan
         tuple(dict.fromkeys(_evidence(told, found, said, verdict, later))),
         tuple(row.actions(said)) if later is None else tuple(_AFTER_DEATH),
         budget.waterfall(said),
-        tuple(running.shown(told.statistics, said, begins=told.begins)),
+        tuple(symptoms),
         tuple(notes),
         starts,
         lines,
         later is not None,
+        bool(unseen),
     )
 
 
@@ -235,34 +249,40 @@ def _asides(told: Story, said: Facts, found: Found | None) -> Iterator[str]:
     if found and found.verdict == "kv_pool_smaller_than_max_len" and found.confidence == "low":
         yield "the log breaks off before the error itself; that it is this one follows from the step that comes next"
     there, before = said.get("available_gib"), told.facts.get("available_kv_gib")
-    if isinstance(there, int | float) and isinstance(before, int | float) and before > 1.1 * there:
+    if (
+        isinstance(there, int | float)
+        and isinstance(before, int | float)
+        and before > 1.1 * there
+        and not advice.pinned_by(said)
+    ):
         yield (
             f"elsewhere in the log {before:g} GiB were there for the cache, here {there:g} GiB: find out what took the"
             " rest (the trial batch, if it follows --max-model-len)"
         )
-    readings = told.statistics.readings
-    if told.statistics.seen > len(readings):
-        yield f"of {told.statistics.seen} lines of statistics the last {len(readings)} are judged"
-    if any(reading.engines > 1 for reading in readings):
-        yield "usage is the mean over several engines: a full one among them does not show"
-    if readings and any(r.parts.get("waiting") for r in readings):
-        if any(r.parts.get("hit_rate") and (r.parts.get("waiting") or 0) > 0 for r in readings):
-            yield (
-                "the prefix hit rate is not to be trusted here: while requests wait, releases before 0.27 count what a"
-                " waiting or preempted request finds of its own as hits"
-            )
-        if not any("preempted" in r.parts or r.cumulative_preemptions for r in readings):
-            yield "the lines do not count preemptions: whether requests are preempted too, the metrics say"
-        if one_few := max((r.parts.get("running", 0.0) for r in readings), default=0.0):
-            if one_few <= _FEW_SLOTS and "max_num_seqs" not in said and _roomy(readings):
-                yield (
-                    f"no more than {one_few:g} run at once while the cache has room, which is far below the default of"
-                    " --max-num-seqs: see whether LoRA slots (--max-loras), grammars or KV transfers hold the others"
-                )
+    yield from _on_statistics(told.statistics, said)
 
 
 _FEW_SLOTS = 4
+"""Fewer running requests than any default of --max-num-seqs has."""
 
 
-def _roomy(readings: Any) -> bool:
-    return all(r.parts.get("usage", 100.0) < 50 for r in readings if r.parts.get("waiting"))
+def _on_statistics(lines: Statistics, said: Facts) -> Iterator[str]:
+    """What to know when reading what the lines of statistics show."""
+    readings = lines.readings
+    if lines.seen > len(readings):
+        yield f"of {lines.seen} lines of statistics the last {len(readings)} are judged"
+    if any(reading.engines > 1 for reading in readings):
+        yield "usage is the mean over several engines: a full one among them does not show"
+    queued = [reading for reading in readings if reading.parts.get("waiting")]
+    if any(reading.parts.get("hit_rate") for reading in queued):
+        yield (
+            "the prefix hit rate is not to be trusted here: while requests wait, releases before 0.27 count what a"
+            " waiting or preempted request finds of its own as hits"
+        )
+    most = max((reading.parts.get("running", 0.0) for reading in readings), default=0.0)
+    roomy = bool(queued) and all(reading.parts.get("usage", 100.0) < 50 for reading in queued)
+    if roomy and 0 < most <= _FEW_SLOTS and "max_num_seqs" not in said:
+        yield (
+            f"no more than {most:g} run at once while the cache has room, far below the default of --max-num-seqs: see"
+            " whether LoRA slots (--max-loras), grammars or KV transfers hold the others"
+        )
