@@ -122,11 +122,15 @@ def _print(name: str, found: Explanation, notes: list[str]) -> None:
         say("\n  Memory, GiB:")
         for step in found.budget:
             say(f"    {'- ' if step.takes else '  '}{step.what:<48} {step.gib:>8.2f}")
-    for line in text.listed("\n  What to do, in this order:", _numbered(found.actions)):
+    if found.actions:
+        say()
+    for line in text.listed("What to do, in this order:", _numbered(found.actions)):
         say(line)
     for one in found.symptoms:
         _print_symptom(one)
-    for line in text.listed("\nNotes:", [f"- {note}" for note in notes]):
+    if notes:
+        say()
+    for line in text.listed("Notes:", [f"- {note}" for note in notes]):
         say(line)
 
 
@@ -142,7 +146,7 @@ def _print_symptom(one: Shown) -> None:
     lines += text.wrapped(row.meaning, "  ")
     lines += text.wrapped(f"Evidence: {text.evidence(one.evidence)}", "  ")
     if not one.explained_by:
-        lines += text.listed("  What to do, in this order:", _numbered(one.actions))
+        lines += text.listed("What to do, in this order:", _numbered(one.actions))
     say("\n".join(lines))
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvwatch.logs import advice
+from kvwatch.logs.advice import card, fine, formats, out_of_memory, pool
 from kvwatch.logs.facts import Facts
 
 _GIB = 1 << 30
@@ -47,8 +47,8 @@ _N = r"-?[\d,]*\.?\d+"
 CAUSES: tuple[Cause, ...] = (
     Cause(
         "kv_pool_smaller_than_max_len",
-        meaning=advice.pool_too_small,
-        actions=advice.for_pool_too_small,
+        meaning=pool.pool_too_small,
+        actions=pool.for_pool_too_small,
         words=("To serve at least one request", "max seq len"),
         signs=(
             r"To serve at least one request",
@@ -64,16 +64,16 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "no_room_for_any_block",
-        meaning=advice.no_room,
-        actions=advice.for_no_room,
+        meaning=card.no_room,
+        actions=card.for_no_room,
         words=("No available memory for the cache blocks",),
         signs=(r"No available memory for the cache blocks",),
         weak=(r"in raise_if_cache_size_invalid",),
     ),
     Cause(
         "free_memory_below_budget",
-        meaning=advice.below_budget,
-        actions=advice.for_below_budget,
+        meaning=card.below_budget,
+        actions=card.for_below_budget,
         words=("Free memory on device", "on kv cache allocation is less than"),
         signs=(
             r"Free memory on device(?!.*Desired GPU)",
@@ -81,33 +81,34 @@ CAUSES: tuple[Cause, ...] = (
         ),
         facts=(
             rf"Free memory on device(?: [^\s(]+)? \((?P<free_gib>{_N})/(?P<total_gib>{_N}) GiB\) on startup",
-            rf"(?:desired GPU memory utilization|external process's weights) \((?P<util>{_N}), (?P<desired_gib>{_N}) GiB\)",
+            rf"(?:desired GPU memory utilization|process's weights) \((?P<util>{_N}), (?P<desired_gib>{_N}) GiB\)",
             rf"Available memory on node \S+ \((?P<free_gib>{_N})/(?P<total_gib>{_N}) GiB\)",
             rf"requested memory for kv \((?P<desired_gib>{_N})/",
         ),
     ),
     Cause(
         "free_memory_grew_during_profiling",
-        meaning=advice.grew,
-        actions=advice.for_grew,
+        meaning=card.grew,
+        actions=card.for_grew,
         words=("Error in memory profiling",),
         signs=(r"Error in memory profiling",),
         facts=(
-            rf"Initial free memory (?P<initial_free_gib>{_N})(?: GiB)?, current free memory\s+(?P<current_free_gib>{_N})",
+            rf"Initial free memory (?P<initial_free_gib>{_N})",
+            rf"current free memory\s+(?P<current_free_gib>{_N})",
         ),
     ),
     Cause(
         "oom_sampler_warmup",
-        meaning=advice.oom_sampler,
-        actions=advice.for_oom_sampler,
+        meaning=out_of_memory.oom_sampler,
+        actions=out_of_memory.for_oom_sampler,
         words=("out of memory occurred when warming up",),
         signs=(r"out of memory occurred when warming up (?:sampler|pooler)",),
         facts=(r"warming up (?:sampler|pooler) with (?P<dummy_requests>\d+) dummy requests",),
     ),
     Cause(
         "state_blocks_below_max_num_seqs",
-        meaning=advice.state_blocks,
-        actions=advice.for_state_blocks,
+        meaning=formats.state_blocks,
+        actions=formats.for_state_blocks,
         words=("exceeds available Mamba cache",),
         signs=(r"exceeds available Mamba cache",),
         facts=(
@@ -116,8 +117,8 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "kv_spec_page_mismatch",
-        meaning=advice.page_mismatch,
-        actions=advice.for_page_mismatch,
+        meaning=formats.page_mismatch,
+        actions=formats.for_page_mismatch,
         words=("page size", "unify_kv_cache"),
         signs=(
             r"page size .*is not divisible by the",
@@ -127,8 +128,8 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "block_size_unsupported",
-        meaning=advice.block_size,
-        actions=advice.for_block_size,
+        meaning=formats.block_size,
+        actions=formats.for_block_size,
         words=("block size", "block_size", "block-size"),
         signs=(
             r"No common block size for",
@@ -145,8 +146,8 @@ CAUSES: tuple[Cause, ...] = (
     ),
     Cause(
         "kv_dtype_unsupported",
-        meaning=advice.kv_dtype,
-        actions=advice.for_kv_dtype,
+        meaning=formats.kv_dtype,
+        actions=formats.for_kv_dtype,
         words=("fp8", "FP8", "kv_cache_dtype", "kv-cache-dtype", "KV cache is not supported", "KV cache not"),
         signs=(
             r"type fp8e4nv not supported in this architecture",
@@ -158,27 +159,29 @@ CAUSES: tuple[Cause, ...] = (
             r"does not support (?:fp8|quantized) kv[- ]cache",
             r"is not supported with --kv-cache-dtype",
             r"argument --kv-cache-dtype: invalid choice",
-            r"(?:Unknown|Unsupported|Invalid|Unrecognized) (?:KV cache|kv cache|FP8|kv_cache)\s?_?(?:data type|dtype)",
+            r"(?:Unknown|Unsupported|Invalid|Unrecognized) (?:(?:KV|kv)[ _]cache|FP8)[ _](?:data type|dtype)",
         ),
         facts=(r"--kv-cache-dtype: invalid choice: '?(?P<kv_cache_dtype>[\w-]+)",),
     ),
     # Out of memory: which one is told by what vLLM was doing (`stages.oom_verdict`), but for the weak signs.
-    Cause("oom_loading_weights", meaning=advice.oom_loading, actions=advice.for_oom_loading),
-    Cause("oom_profiling", meaning=advice.oom_profiling, actions=advice.for_oom_profiling),
-    Cause("oom_graph_capture", meaning=advice.oom_graphs, actions=advice.for_oom_graphs),
+    Cause("oom_loading_weights", meaning=out_of_memory.oom_loading, actions=out_of_memory.for_oom_loading),
+    Cause("oom_profiling", meaning=out_of_memory.oom_profiling, actions=out_of_memory.for_oom_profiling),
+    Cause("oom_graph_capture", meaning=out_of_memory.oom_graphs, actions=out_of_memory.for_oom_graphs),
     Cause(
         "oom_kernel_warmup",
-        meaning=advice.oom_kernels,
-        actions=advice.for_oom_kernels,
+        meaning=out_of_memory.oom_kernels,
+        actions=out_of_memory.for_oom_kernels,
         words=("warmup",),
         weak=(r"\bdeep_gemm_warmup\(", r"in (?:kernel_warmup|deep_gemm_warmup)$"),
     ),
-    Cause("oom_at_runtime_activation", meaning=advice.oom_running, actions=advice.for_oom_running),
+    Cause(
+        "oom_at_runtime_activation", meaning=out_of_memory.oom_running, actions=out_of_memory.for_oom_running
+    ),
     # No failure, or none that can be told.
-    Cause("ok", meaning=advice.ok, actions=lambda _: []),
-    Cause("ok_but_tight", meaning=advice.tight, actions=advice.for_tight),
-    Cause("unknown_root_cause_above", meaning=advice.unknown, actions=advice.for_unknown),
-    Cause("no_vllm_log", meaning=advice.no_log, actions=lambda _: []),
+    Cause("ok", meaning=fine.ok, actions=lambda _: []),
+    Cause("ok_but_tight", meaning=fine.tight, actions=fine.for_tight),
+    Cause("unknown_root_cause_above", meaning=fine.unknown, actions=fine.for_unknown),
+    Cause("no_vllm_log", meaning=fine.no_log, actions=lambda _: []),
 )
 BY_VERDICT = {row.verdict: row for row in CAUSES}
 
@@ -194,7 +197,7 @@ _OOM_SIZES = tuple(
         rf"Tried to allocate {_SIZE.format('tried_mib')}",
         rf"total capacity of {_SIZE.format('total_gib')}|; {_SIZE.format('total_gib_2')} total capacity",
         rf"of which {_SIZE.format('free_mib')} is free|; {_SIZE.format('free_mib_2')} free",
-        rf"this process has {_SIZE.format('in_use_gib')} memory in use|; {_SIZE.format('in_use_gib_2')} already allocated",
+        rf"process has {_SIZE.format('in_use_gib')} memory in use|; {_SIZE.format('in_use_gib_2')} already allocated",
         rf"{_SIZE.format('reserved_unallocated_gib')} is reserved by PyTorch but unallocated",
     )
 )
@@ -204,11 +207,12 @@ _BYTES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 WRAPPERS = re.compile(
     r"Engine core initialization failed|EngineCore failed to start|EngineCore encountered (?:a fatal error|an issue)"
     r"|WorkerProc (?:initialization failed|failed to start|hit an exception)|Engine process failed to start"
-    r"|Engine loop (?:has died|is not running)|EngineDeadError|AsyncLLM output_handler failed|died unexpectedly|exited unexpectedly"
+    r"|Engine loop (?:has died|is not running)|EngineDeadError|AsyncLLM output_handler failed"
+    r"|(?:died|exited) unexpectedly"
     r"|Frontend process failed|See root cause above|Invocation of \w+ method failed|Background loop has errored"
 )
 WRAPPER_WORDS = (
-    "nitialization failed", "failed to start", "fatal error", "died unexpectedly", "exited unexpectedly", "hit an exception",
+    "nitialization failed", "failed to start", "fatal error", " unexpectedly", "hit an exception",
     "EngineDeadError", "root cause", "Engine loop", "output_handler failed", "method failed", "has errored",
 )  # fmt: skip
 
@@ -228,6 +232,5 @@ def sizes(text: str) -> dict[str, float]:
             if value is None or name.endswith("_unit"):
                 continue
             amount = float(value) * _BYTES[match[f"{name}_unit"][0]] if match else 0.0
-            name = name.removesuffix("_2")
-            found[name] = round(amount / (_GIB if name.endswith("_gib") else 1 << 20), 2)
+            found[name.removesuffix("_2")] = round(amount / (_GIB if "_gib" in name else 1 << 20), 2)
     return found

@@ -13,6 +13,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kvwatch.core.derive import TWO_MINUTES
 from kvwatch.core.lifecycle import Stage
 from kvwatch.core.pipeline import advance
 from kvwatch.core.policy import Policy
@@ -20,6 +21,7 @@ from kvwatch.core.regimes import Regime
 from kvwatch.core.snapshot import CacheConfig, EngineKey
 from kvwatch.core.state import State, Transition, initial
 from kvwatch.core.symptoms import BY_ID
+from kvwatch.core.symptoms.thrashing import outgrown
 from kvwatch.logs.facts import Facts, one
 from kvwatch.logs.statistics import SPACING_S, Counters, Reading, Statistics, logged
 
@@ -34,15 +36,19 @@ _TOLD_BY: Mapping[Regime, frozenset[str]] = {
     Regime.DEFERRED: frozenset({"requests_deferred"}),
     Regime.STALLED: frozenset({"engine_stalled", "request_never_fits"}),
 }
+_EVERY = frozenset(BY_ID)
 _FEW = 6
 """So few lines are a fragment: judged for what they show, however short that was."""
-_SURE, _TWICE = 3, 2
+_LINES_MEDIUM, _LINES_LOW = 3, 2
+"""Lines in a row that show a thing alike: from so many on it is probable, and in a longer log told at all."""
 _ORDER = ("low", "medium", "high")
 _HELD_S = 130.0
 """How long a line is held: a little more than the longest window of a symptom."""
 _FULL_IN_A_FRAGMENT = 0.8
 """Usage from which a cache counts as full where only an instant of it is seen beside a queue: of a saturated one it
 swings between 0.65 and 1.0."""
+
+Batch = Sequence[Reading]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,44 +64,27 @@ class Shown:
     explained_by: tuple[str, ...] = ()
 
 
-@dataclass
-class _Run:
-    """The lines so far, judged."""
-
-    state: State
-    engines: dict[str, tuple[Reading, Counters]] = field(default_factory=dict)
-    t: float | None = None
-    timed: bool = True
-
-
-Batch = Sequence[Reading]
-
-
 def shown(statistics: Statistics, facts: Facts, *, begins: bool) -> list[Shown]:
     """The symptoms that the lines of one start show. `begins`: the log has them from the start on."""
     batches = list(_batches(statistics.readings))
     if not batches:
         return []
-    fragment = len(batches) < _FEW
-    policy = _policy(facts, {})
-    run = _Run(initial(TARGET, policy))
-    found: dict[tuple[EngineKey, str], Shown] = {}
-    stretch, limited_by = 0, Regime.UNKNOWN
+    run, findings = _Run.begin(facts, begins=begins), _Findings()
+    stretch = 0
     for number, batch in enumerate(batches):
-        before = _limiting(run.state)
-        changes = _give(run, batch, facts, base=0.0 if begins else 1.0)
-        _note(found, run.state, changes, batch, "high" if run.timed else "medium")
-        limited_by = _limiting(run.state)
-        stretch = stretch + 1 if limited_by is before and limited_by is not Regime.UNKNOWN else 1
-        last = number + 1 == len(batches)
-        if limited_by is Regime.UNKNOWN or stretch < _TWICE:
+        before = run.limited
+        findings.note(run.state, run.take(batch), batch, "high" if run.timed else "medium")
+        stretch = stretch + 1 if run.limited is before and before is not None else 1
+        if run.limited is None or stretch < _LINES_LOW:
             continue
-        if last or not _next_is_alike(run, batches[number + 1], facts):
-            sure = "medium" if stretch >= _SURE else "low"
-            _hold(found, run, batch, facts, sure, only=_TOLD_BY[limited_by])
-    if fragment or _stands_still(batches[-1]):
-        _hold_end(found, batches, run, facts, begins=begins, fragment=fragment)
-    return _explained(list(found.values()))
+        if number + 1 == len(batches) or not run.goes_on(batches[number + 1]):
+            sure = "medium" if stretch >= _LINES_MEDIUM else "low"
+            findings.hold(run, batch, sure, _TOLD_BY[run.limited])
+    if len(batches) < _FEW:
+        _judge_fragment(findings, batches, run)
+    elif _stands_still(batches[-1]):
+        findings.hold(run, batches[-1], "medium", _TOLD_BY[Regime.STALLED])
+    return findings.explained()
 
 
 def unclear(statistics: Statistics) -> str:
@@ -121,34 +110,100 @@ def _batches(readings: Sequence[Reading]) -> Iterator[Batch]:
         yield list(held.values())
 
 
-def _policy(facts: Facts, thresholds: Mapping[str, float]) -> Policy:
-    return Policy(max_num_seqs=one(facts, "max_num_seqs"), disabled=_NOT_HERE, thresholds=thresholds)
+def _judge_fragment(findings: _Findings, batches: Sequence[Batch], run: _Run) -> None:
+    """Holds the end of a few lines, whatever it shows."""
+    last = batches[-1]
+    queued = any(reading.parts.get("waiting") for reading in last)
+    if queued and run.state.limits["regime.full_usage"] > _FULL_IN_A_FRAGMENT:
+        run = _Run.begin(run.facts, begins=run.begins, thresholds={"regime.full_usage": _FULL_IN_A_FRAGMENT})
+        for batch in batches:
+            run.take(batch)
+    alike = sum(any(reading.parts.get("waiting") for reading in batch) == queued for batch in batches)
+    findings.hold(run, last, "medium" if alike >= _LINES_MEDIUM else "low", _EVERY)
 
 
-def _give(
-    run: _Run, batch: Batch, facts: Facts, *, base: float, after_s: float | None = None
-) -> tuple[Transition, ...]:
-    """Gives the lines to `advance`; `after_s`: so long after those before, whatever they say."""
-    said = max((reading.t for reading in batch if reading.t is not None), default=None)
-    if after_s is not None and run.t is not None:
-        t = run.t + after_s
-    elif said is not None and (run.t is None or said > run.t):
-        t = said
-    else:
-        t = 0.0 if run.t is None else run.t + SPACING_S
-        run.timed = run.timed and said is not None
-    for reading in batch:
-        _, counters = run.engines.get(reading.engine, (None, Counters(base)))
-        counters.add(reading, t)
-        run.engines[reading.engine] = (reading, counters)
-    now = {reading.engine: run.engines[reading.engine] for reading in batch}
-    outcome = logged(
-        TARGET, str(facts.get("model", "")), now, _config(facts), _features(facts), interval_s=SPACING_S, wall=t,
-        longest=one(facts, "max_model_len"),
-    )  # fmt: skip
-    run.t = t
-    run.state, changes = advance(run.state, outcome, t)
-    return changes
+def _stands_still(batch: Batch) -> bool:
+    return any(
+        (reading.parts.get("running") or reading.parts.get("waiting"))
+        and not reading.prompt
+        and not reading.parts.get("generation")
+        for reading in batch
+    )
+
+
+# -- the lines, given to `advance` ---------------------------------------------------------------------------------
+
+
+@dataclass
+class _Run:
+    """The lines so far, judged. `timed`: the log says when each was written."""
+
+    facts: Facts
+    begins: bool
+    state: State
+    engines: dict[str, tuple[Reading, Counters]] = field(default_factory=dict)
+    t: float | None = None
+    timed: bool = True
+
+    @classmethod
+    def begin(cls, facts: Facts, *, begins: bool, thresholds: Mapping[str, float] | None = None) -> _Run:
+        policy = Policy(
+            max_num_seqs=one(facts, "max_num_seqs"), disabled=_NOT_HERE, thresholds=thresholds or {}
+        )
+        return cls(facts, begins, initial(TARGET, policy))
+
+    @property
+    def limited(self) -> Regime | None:
+        """The regime that holds an engine back, if one does; of several the first."""
+        return next((e.regime for e in self.state.engines.values() if e.regime in _TOLD_BY), None)
+
+    def take(self, batch: Batch, *, after_s: float | None = None) -> tuple[Transition, ...]:
+        """Gives lines to `advance`; `after_s`: so long after those before, whatever they say."""
+        t = self._time(batch, after_s)
+        base = 0.0 if self.begins else 1.0
+        for reading in batch:
+            _, counters = self.engines.get(reading.engine, (None, Counters(base)))
+            counters.add(reading, t)
+            self.engines[reading.engine] = (reading, counters)
+        now = {reading.engine: self.engines[reading.engine] for reading in batch}
+        keys = {
+            engine: EngineKey(TARGET, str(self.facts.get("model", "")), engine) for engine, _ in now.items()
+        }
+        outcome = logged(
+            {keys[engine]: told for engine, told in now.items()},
+            _config(self.facts),
+            _features(self.facts),
+            wall=t,
+            longest=one(self.facts, "max_model_len"),
+        )
+        self.t = t
+        self.state, changes = advance(self.state, outcome, t)
+        return changes
+
+    def branch(self) -> _Run:
+        """A copy to go on with; the state itself never changes."""
+        engines = {name: (reading, copy(counters)) for name, (reading, counters) in self.engines.items()}
+        return replace(self, engines=engines)
+
+    def goes_on(self, batch: Batch) -> bool:
+        """Whether the next lines show the same regime."""
+        after = self.branch()
+        after.take(batch)
+        return after.limited is self.limited
+
+    def outgrown(self) -> bool:
+        """Whether the lines so far show outputs that outgrow prompts, of any engine."""
+        start = (self.state.now or 0.0) - TWO_MINUTES
+        shares = [outgrown(engine.windows.samples.since(start)) for engine in self.state.engines.values()]
+        enough = self.state.limits["kv_thrashing.outgrown"]
+        return any(share is not None and share >= enough for share in shares)
+
+    def _time(self, batch: Batch, after_s: float | None) -> float:
+        said = max((reading.t for reading in batch if reading.t is not None), default=None)
+        if after_s is None and said is not None and (self.t is None or said > self.t):
+            return said
+        self.timed = self.timed and (after_s is not None or said is not None)
+        return 0.0 if self.t is None else self.t + (SPACING_S if after_s is None else after_s)
 
 
 def _config(facts: Facts) -> CacheConfig:
@@ -170,101 +225,65 @@ def _features(facts: Facts) -> frozenset[str]:
     return frozenset(feature for flag, feature in flags if facts.get(flag))
 
 
-# -- what fires --------------------------------------------------------------------------------------------------------
+# -- what fires ----------------------------------------------------------------------------------------------------
 
 
-def _note(
-    found: dict[tuple[EngineKey, str], Shown], state: State, changes: Sequence[Transition], batch: Batch,
-    confidence: str, only: frozenset[str] | None = None,
-) -> None:  # fmt: skip
-    for change in changes:
-        where = (change.key, change.symptom)
-        if change.after is not Stage.FIRING or (only and change.symptom not in only):
-            continue
-        if where in found and _ORDER.index(found[where].confidence) >= _ORDER.index(confidence):
-            continue
-        engine = state.engines.get(change.key) or next(iter(state.engines.values()))
-        line = next((one.number for one in batch if one.engine == change.key.engine), batch[-1].number)
-        actions = tuple(action.text for action in BY_ID[change.symptom].actions_for(engine.snapshot))
-        found[where] = Shown(change.symptom, change.key, dict(change.evidence), confidence, line, actions)
+class _Findings:
+    """The symptoms that fired, each with the best confidence in which it did."""
 
+    def __init__(self) -> None:
+        self._found: dict[tuple[EngineKey, str], Shown] = {}
 
-def _limiting(state: State) -> Regime:
-    """The regime that holds an engine back, if one does; of several the first."""
-    return next((e.regime for e in state.engines.values() if e.regime in _TOLD_BY), Regime.UNKNOWN)
+    def note(
+        self,
+        state: State,
+        changes: Sequence[Transition],
+        batch: Batch,
+        confidence: str,
+        only: frozenset[str] = _EVERY,
+    ) -> None:
+        """Notes what fired with a batch."""
+        for change in changes:
+            if change.after is not Stage.FIRING or change.symptom not in only:
+                continue
+            estimated = "preemptions_per_request_at_most" in change.evidence
+            sure = min(confidence, "medium", key=_ORDER.index) if estimated else confidence
+            old = self._found.get((change.key, change.symptom))
+            if old is not None and _ORDER.index(old.confidence) >= _ORDER.index(sure):
+                continue
+            engine = state.engines.get(change.key) or next(iter(state.engines.values()))
+            self._found[change.key, change.symptom] = Shown(
+                change.symptom,
+                change.key,
+                dict(change.evidence),
+                sure,
+                next((r.number for r in batch if r.engine == change.key.engine), batch[-1].number),
+                tuple(action.text for action in BY_ID[change.symptom].actions_for(engine.snapshot)),
+            )
 
+    def hold(self, run: _Run, batch: Batch, confidence: str, only: frozenset[str]) -> None:
+        """Notes what would fire if a line stayed true for a while.
 
-def _branch(run: _Run) -> _Run:
-    """A copy to go on with; the state itself never changes."""
-    engines = {name: (reading, copy(counters)) for name, (reading, counters) in run.engines.items()}
-    return _Run(run.state, engines, run.t, run.timed)
+        Prompts are computed in lumps, so that one line is in no proportion: whether outputs outgrow the room that is
+        made for prompts is for the real lines to say.
+        """
+        after = run.branch()
+        if run.limited is Regime.KV_LIMITED and not run.outgrown():
+            only -= {"kv_thrashing"}
+        for _ in range(round(_HELD_S / SPACING_S)):
+            self.note(after.state, after.take(batch, after_s=SPACING_S), batch, confidence, only)
 
+    def explained(self) -> list[Shown]:
+        """All, causes before their effects, each effect with what accounts for it."""
 
-def _next_is_alike(run: _Run, batch: Batch, facts: Facts) -> bool:
-    after = _branch(run)
-    _give(after, batch, facts, base=1.0)
-    return _limiting(after.state) is _limiting(run.state)
+        def causes(effect: Shown) -> Iterator[str]:
+            for other in self._found.values():
+                together = other.key == effect.key or not (other.key.engine and effect.key.engine)
+                if together and effect.symptom in BY_ID[other.symptom].explains:
+                    yield other.symptom
 
-
-def _hold(
-    found: dict[tuple[EngineKey, str], Shown], run: _Run, batch: Batch, facts: Facts, confidence: str,
-    only: frozenset[str] | None = None,
-) -> None:  # fmt: skip
-    """What would fire if a line stayed true for a while."""
-    after = _branch(run)
-    for _ in range(round(_HELD_S / SPACING_S)):
-        changes = _give(after, batch, facts, base=1.0, after_s=SPACING_S)
-        _note(found, after.state, changes, batch, confidence, only)
-
-
-def _hold_end(
-    found: dict[tuple[EngineKey, str], Shown], batches: Sequence[Batch], run: _Run, facts: Facts, *,
-    begins: bool, fragment: bool,
-) -> None:  # fmt: skip
-    """The end of the log held: of a fragment whatever it shows, else only whether it stands still."""
-    last = batches[-1]
-    if not fragment:
-        _hold(found, run, last, facts, "medium", only=_TOLD_BY[Regime.STALLED])
-        return
-    queued = any(reading.parts.get("waiting") for reading in last)
-    if queued and (one_line := max((r.parts.get("usage", 0.0) for r in last), default=0.0)):
-        run = _run_of(
-            batches, facts, begins, {"regime.full_usage": _FULL_IN_A_FRAGMENT} if one_line < 95 else {}
-        )
-    shows = sum(_alike(batch, last) for batch in batches)
-    _hold(found, run, last, facts, "medium" if shows >= _SURE else "low")
-
-
-def _run_of(batches: Sequence[Batch], facts: Facts, begins: bool, thresholds: Mapping[str, float]) -> _Run:
-    run = _Run(initial(TARGET, _policy(facts, thresholds)))
-    for batch in batches:
-        _give(run, batch, facts, base=0.0 if begins else 1.0)
-    return run
-
-
-def _alike(one_batch: Batch, other: Batch) -> bool:
-    """Whether two lines show a queue, or the want of one, alike."""
-    queues = [any(reading.parts.get("waiting") for reading in batch) for batch in (one_batch, other)]
-    return queues[0] == queues[1]
-
-
-def _stands_still(batch: Batch) -> bool:
-    return any(
-        (reading.parts.get("running") or reading.parts.get("waiting"))
-        and not reading.prompt
-        and not reading.parts.get("generation")
-        for reading in batch
-    )
-
-
-def _explained(found: list[Shown]) -> list[Shown]:
-    """Causes before their effects, each effect with what accounts for it."""
-
-    def causes(effect: Shown) -> Iterator[str]:
-        for other in found:
-            together = other.key == effect.key or not (other.key.engine and effect.key.engine)
-            if together and effect.symptom in BY_ID[other.symptom].explains:
-                yield other.symptom
-
-    told = [replace(effect, explained_by=tuple(dict.fromkeys(causes(effect)))) for effect in found]
-    return sorted(told, key=lambda effect: bool(effect.explained_by))
+        told = [
+            replace(effect, explained_by=tuple(dict.fromkeys(causes(effect))))
+            for effect in self._found.values()
+        ]
+        return sorted(told, key=lambda effect: bool(effect.explained_by))

@@ -4,8 +4,8 @@ What a line says is not what a scrape says: throughput is a mean over the time s
 decimal, and much is left out. A counter here is the sum of the throughputs, begun at an arbitrary number where the
 start is not in the log. What no line says is missing, never zero:
 
-- v1 prints preemptions only where there were some, and 0.32 resets the count before it prints it: it is known from the
-  first line on that shows one;
+- v1 prints preemptions only where there were some, and 0.32 resets the count before it prints it: it is known from
+  the first line on that shows one;
 - v0 prints every fiftieth preemption with its number, which is a lower bound;
 - the hit rate is over the last thousand requests (v1) or since the start (v0), which is no counter.
 """
@@ -96,7 +96,7 @@ class Statistics:
         self._aborts = 0
         self._clock = _Clock()
 
-    def take(self, line: Line, facts: Mapping[str, object], flags: Mapping[str, object]) -> bool:
+    def take(self, line: Line) -> bool:
         """Takes a line; whether it is one of statistics."""
         text = line.text
         if found := _V0_PREEMPTED.search(text):
@@ -141,9 +141,7 @@ class _Clock:
         if not when:
             return None
         try:
-            t = (
-                datetime.strptime(f"2024-{when}", "%Y-%m-%d %H:%M:%S") - datetime(2024, 1, 1)
-            ).total_seconds()  # noqa: DTZ001, DTZ007
+            t = datetime.strptime(f"2024-{when} +0000", "%Y-%m-%d %H:%M:%S %z").timestamp()
         except ValueError:
             return None
         if self._last is not None and t + self._years < self._last - 300 * _DAY_S:
@@ -152,7 +150,7 @@ class _Clock:
         return self._last
 
 
-# -- readings to snapshots ---------------------------------------------------------------------------------------------
+# -- readings to snapshots -------------------------------------------------------------------------------------------
 
 
 class Counters:
@@ -181,16 +179,17 @@ class Counters:
 
 
 def logged(
-    target: str, model: str, engines: Mapping[str, tuple[Reading, Counters]], config: CacheConfig,
-    features: frozenset[str], *, interval_s: float, wall: float, longest: float | None,
-) -> Logged:  # fmt: skip
+    engines: Mapping[EngineKey, tuple[Reading, Counters]],
+    config: CacheConfig,
+    features: frozenset[str],
+    *,
+    wall: float,
+    longest: float | None,
+) -> Logged:
     """What the engines' newest lines say, for `advance`; `longest` is the longest request that the server takes."""
-    snapshots = {}
-    for engine, (reading, counters) in engines.items():
-        key = EngineKey(target, model, engine)
-        snapshots[key] = _snapshot(key, reading, counters, config, features)
-    facts = Facts(max_model_len={model: int(longest)}) if longest else None
-    return Logged(snapshots, wall=wall, interval_s=interval_s, facts=facts)
+    snapshots = {key: _snapshot(key, *told, config, features) for key, told in engines.items()}
+    facts = Facts(max_model_len={key.model_name: int(longest) for key in engines}) if longest else None
+    return Logged(snapshots, wall=wall, interval_s=SPACING_S, facts=facts)
 
 
 def _snapshot(

@@ -103,7 +103,7 @@ class Story:
             self.stage = max(self.stage, stages.step_of(line))
             self._take_facts(line)
         self.ended = self.ended or any(word in line.text for word in STOPPED)
-        if self.statistics.take(line, self.facts, self.flags):
+        if self.statistics.take(line):
             self.stage = Stage.UP
         if line.level not in _INFORMS and not self.ended:
             self._take_error(line, before)
@@ -113,9 +113,8 @@ class Story:
         for name, value, least in facts_of(line):
             found = True
             old = self.facts.get(name)
-            if least and isinstance(old, int | float) and isinstance(value, int | float):
-                value = min(old, value)
-            self.facts[name] = value
+            lower = least and isinstance(old, int | float) and isinstance(value, int | float) and old < value
+            self.facts[name] = old if lower and old is not None else value
             self.places.setdefault(name, (line.number, quoted(line.text)))
         for name, flag in flags.flags_of(line).items():
             found = True

@@ -1,4 +1,4 @@
-"""What a log comes to: the verdict on its last start, the line it stands on, what to do, and the symptoms it shows."""
+"""What a log comes to: the verdict on its last start, the line it stands on, what to do, and the symptoms."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvwatch.logs import advice, budget, causes, facts, flags, running, stages, statistics, story
+from kvwatch.logs import budget, causes, facts, flags, running, stages, statistics, story
+from kvwatch.logs.advice import fine
 from kvwatch.logs.budget import Step
 from kvwatch.logs.facts import Facts
 from kvwatch.logs.lines import Finder
+from kvwatch.logs.notes import asides
 from kvwatch.logs.running import Shown
 from kvwatch.logs.stages import Stage
-from kvwatch.logs.statistics import Statistics
 from kvwatch.logs.story import Found, Story
 
 #: Every word that a line of interest holds, and those whose messages may go on in the next lines.
@@ -128,7 +129,7 @@ class Reader:
             return ""
         if _VLLM.search(self._head) and (told.other or _RECORD.search(self._head)):
             return ""
-        return advice.no_log({})
+        return fine.no_log({})
 
 
 #: Verdicts that rest on an error of PyTorch, which every program with a GPU may print.
@@ -147,7 +148,7 @@ def _explained(told: Story, notes: list[str], starts: int, lines: int) -> Explan
     said = {**told.flags, **told.facts, **(found.facts if found else {})}
     if isinstance(said.get("available_kv_gib"), int | float):
         said.setdefault("available_gib", said["available_kv_gib"])
-    if verdict == "ok" and advice.tightness(said):
+    if verdict == "ok" and fine.tightness(said):
         verdict = "ok_but_tight"
     later = None
     if verdict in _FINE and told.wrapper and told.stage is Stage.UP:
@@ -160,13 +161,17 @@ def _explained(told: Story, notes: list[str], starts: int, lines: int) -> Explan
         said["ranks"] = ", ".join(found.ranks)
     if told.other and verdict == "unknown_root_cause_above":
         said["other_error"] = told.other.text
-    notes += _asides(told, said, found)
+    notes += asides(told, said, found)
     row = causes.BY_VERDICT[verdict]
     symptoms = running.shown(told.statistics, said, begins=told.begins)
     unseen = running.unclear(told.statistics)
     if unseen and not symptoms:
         notes.append(unseen)
-    if any(one.symptom == "kv_exhausted" and one.evidence.get("preemptions") is None for one in symptoms):
+    told_of = {one.symptom: one.evidence for one in symptoms}
+    if (
+        told_of.get("kv_exhausted", {"preemptions": 0})["preemptions"] is None
+        and "kv_thrashing" not in told_of
+    ):
         notes.append(
             "the lines do not count preemptions: whether requests are preempted too, only the metrics say"
         )
@@ -189,7 +194,7 @@ def _explained(told: Story, notes: list[str], starts: int, lines: int) -> Explan
 
 _NOT_SHOWN = frozenset({"model", "other_error", "kv_transfer_config"})
 _AFTER_DEATH = (
-    "look for what ended the engine: the kernel's log (dmesg) for a process that was killed, the lines of its workers",
+    "look for what ended the engine: the kernel's log (dmesg) for a process that was killed, its workers' lines",
 )
 
 
@@ -242,47 +247,3 @@ def _evidence(
     for name in names:
         if name in said and name in told.places:
             yield told.places[name]
-
-
-def _asides(told: Story, said: Facts, found: Found | None) -> Iterator[str]:
-    """What else a person should know."""
-    if found and found.verdict == "kv_pool_smaller_than_max_len" and found.confidence == "low":
-        yield "the log breaks off before the error itself; that it is this one follows from the step that comes next"
-    there, before = said.get("available_gib"), told.facts.get("available_kv_gib")
-    if (
-        isinstance(there, int | float)
-        and isinstance(before, int | float)
-        and before > 1.1 * there
-        and not advice.pinned_by(said)
-    ):
-        yield (
-            f"elsewhere in the log {before:g} GiB were there for the cache, here {there:g} GiB: find out what took the"
-            " rest (the trial batch, if it follows --max-model-len)"
-        )
-    yield from _on_statistics(told.statistics, said)
-
-
-_FEW_SLOTS = 4
-"""Fewer running requests than any default of --max-num-seqs has."""
-
-
-def _on_statistics(lines: Statistics, said: Facts) -> Iterator[str]:
-    """What to know when reading what the lines of statistics show."""
-    readings = lines.readings
-    if lines.seen > len(readings):
-        yield f"of {lines.seen} lines of statistics the last {len(readings)} are judged"
-    if any(reading.engines > 1 for reading in readings):
-        yield "usage is the mean over several engines: a full one among them does not show"
-    queued = [reading for reading in readings if reading.parts.get("waiting")]
-    if any(reading.parts.get("hit_rate") for reading in queued):
-        yield (
-            "the prefix hit rate is not to be trusted here: while requests wait, releases before 0.27 count what a"
-            " waiting or preempted request finds of its own as hits"
-        )
-    most = max((reading.parts.get("running", 0.0) for reading in readings), default=0.0)
-    roomy = bool(queued) and all(reading.parts.get("usage", 100.0) < 50 for reading in queued)
-    if roomy and 0 < most <= _FEW_SLOTS and "max_num_seqs" not in said:
-        yield (
-            f"no more than {most:g} run at once while the cache has room, far below the default of --max-num-seqs: see"
-            " whether LoRA slots (--max-loras), grammars or KV transfers hold the others"
-        )
