@@ -19,6 +19,9 @@ _FOLLOWING = 3
 """Lines after one that may go on: a message that a console wrapped has no more."""
 _LONG_JSON = 1 << 20
 
+#: Levels of lines that only inform: those may quote anything, a request's prompt too.
+INFORMS = frozenset({"DEBUG", "INFO", "WARNING"})
+
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
 _ISO = re.compile(
     r"\[?(?P<date>\d{4}-(?P<when>\d\d-\d\d[T ]\d\d:\d\d:\d\d))(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?"
@@ -78,6 +81,8 @@ class Finder:
         """Lines before what is held back."""
         self._owed = 0
         self._cut = False
+        self._informs = False
+        """The newest line only informs: what follows it is the rest of no error."""
         self._wide: codecs.IncrementalDecoder | None = None
         self._begun = False
 
@@ -128,9 +133,12 @@ class Finder:
         for start in sorted(starts):
             self._number += block.count(b"\n", counted, start)
             counted = start
+            if not starts[start] and self._informs:
+                continue
             raw = block[start : block.find(b"\n", start)]
             for line in unwrapped(raw, self._number + 1):
-                yield line._replace(following=not starts[start])
+                yield line._replace(following=True) if not starts[start] else line
+                self._informs = line.level in INFORMS
         self._number += block.count(b"\n", counted)
 
     def _starts(self, block: bytes) -> dict[int, bool]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from kvwatch.logs import causes, flags, stages
 from kvwatch.logs.causes import CAUSES, OOM, WRAPPERS
 from kvwatch.logs.facts import facts_of, numbers
-from kvwatch.logs.lines import Line
+from kvwatch.logs.lines import INFORMS, Line
 from kvwatch.logs.quoting import quoted
 from kvwatch.logs.stages import Stage
 from kvwatch.logs.statistics import Statistics
@@ -28,8 +28,6 @@ _ERROR = re.compile(
     r"(?:[A-Za-z_][\w.]*\.)?(?P<kind>[A-Z]\w*(?:Error|Exception|Interrupt))(?::\s*(?P<text>.*)|$)"
 )
 _TRACEBACK = "Traceback (most recent call last)"
-#: Levels of lines that only inform: those may quote anything, a request's prompt too.
-_INFORMS = frozenset({"DEBUG", "INFO", "WARNING"})
 STOPPED = ("shutdown triggered", "Shutting down FastAPI", "received signal=SIGTERM")
 WORDS = (*STOPPED, '", line ', "Error", "Exception", "Traceback (most", "nterrupt")
 
@@ -105,7 +103,7 @@ class Story:
         self.ended = self.ended or any(word in line.text for word in STOPPED)
         if self.statistics.take(line):
             self.stage = Stage.UP
-        if line.level not in _INFORMS and not self.ended:
+        if line.level not in INFORMS and not self.ended:
             self._take_error(line, before)
 
     def _take_facts(self, line: Line) -> None:
@@ -160,9 +158,9 @@ class Story:
         row = causes.BY_VERDICT[found.verdict]
         text = line.text.strip()
         found.open -= 1
-        if found.open <= 0 or line.level in _INFORMS or _ERROR.match(text) or row.shows(text):
+        if found.open <= 0 or line.level in INFORMS or _ERROR.match(text) or row.shows(text):
             self._open = None
-            if found.open < 0 or line.level in _INFORMS or _ERROR.match(text) or row.shows(text):
+            if found.open < 0 or line.level in INFORMS or _ERROR.match(text) or row.shows(text):
                 return
         joined = f"{found.text} {text}"
         for name, value in _facts(row.facts, joined).items():
