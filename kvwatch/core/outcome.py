@@ -30,6 +30,7 @@ from enum import StrEnum
 
 from kvwatch.core.gpu import GpuReading
 from kvwatch.core.snapshot import EngineKey, Snapshot
+from kvwatch.core.told import LogVerdict
 
 
 class Failure(StrEnum):
@@ -90,6 +91,8 @@ class Scrape:
     facts: Facts | None = None
     gpu: GpuReading | None = None
     """What was read of the GPUs since the outcome before, if anything."""
+    log: LogVerdict | None = None
+    """What the server's log tells of its starts, if kvwatch is given it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,7 @@ class ScrapeError:
     duration_s: float = 0.0
     interval_s: float = 1.0
     gpu: GpuReading | None = None
+    log: LogVerdict | None = None
 
 
 Outcome = Scrape | ScrapeError
@@ -117,3 +121,4 @@ class Logged:
     duration_s: float = 0.0
     facts: Facts | None = None
     gpu: GpuReading | None = None
+    log: LogVerdict | None = None

@@ -64,7 +64,7 @@ def advance(state: State, outcome: Outcome | Logged, now: float) -> tuple[State,
     elif isinstance(outcome, Logged):
         page = Page(outcome.engines, Snapshot(EngineKey(state.target)), (), (), configured=True)
     else:
-        error = outcome if outcome.gpu is None else replace(outcome, gpu=None)
+        error = outcome if outcome.gpu is outcome.log is None else replace(outcome, gpu=None, log=None)
     before = state
     if page is not None and not isinstance(outcome, ScrapeError):
         state = _answered(state, page, outcome, now)
@@ -79,6 +79,7 @@ def advance(state: State, outcome: Outcome | Logged, now: float) -> tuple[State,
         last_error=error or before.last_error,
         wall=outcome.wall,
         gpu=_gpu(state, outcome, now),
+        log=outcome.log or state.log,
         last=LastScrape(
             duration_s=outcome.duration_s,
             interval_s=outcome.interval_s,

@@ -89,8 +89,8 @@ class Reading(NamedTuple):
 class Statistics:
     """Collects the lines of one start."""
 
-    def __init__(self) -> None:
-        self.readings: deque[Reading] = deque(maxlen=MOST)
+    def __init__(self, kept: int = MOST) -> None:
+        self.readings: deque[Reading] = deque(maxlen=kept)
         self.seen = 0
         self._preempted: float | None = None
         self._aborts = 0

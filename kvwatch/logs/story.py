@@ -17,7 +17,7 @@ from kvwatch.logs.facts import facts_of, numbers
 from kvwatch.logs.lines import INFORMS, Line
 from kvwatch.logs.quoting import quoted
 from kvwatch.logs.stages import Stage
-from kvwatch.logs.statistics import Statistics
+from kvwatch.logs.statistics import MOST, Statistics
 
 _MOST = 50
 """Errors of one start that are remembered; the first ones count."""
@@ -49,7 +49,7 @@ class Found:
 class Story:
     """Takes the lines of one start in their order."""
 
-    def __init__(self, first_line: int = 1) -> None:
+    def __init__(self, first_line: int = 1, *, kept: int = MOST) -> None:
         self.first_line = first_line
         self.facts: dict[str, float | str | bool] = {}
         self.flags: dict[str, float | str | bool] = {}
@@ -63,7 +63,7 @@ class Story:
         """It was told to stop; what fails after that is its end."""
         self.other: Found | None = None
         """The first error that is no known cause."""
-        self.statistics = Statistics()
+        self.statistics = Statistics(kept)
         self.places: dict[str, tuple[int, str]] = {}
         """Where a fact was first said."""
         self.lines = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kvwatch.logs import budget, causes, facts, flags, running, stages, statistics, story
@@ -65,17 +65,32 @@ class Explanation:
         return 2 if self.unclear else 0
 
 
-@dataclass
 class Reader:
-    """Takes a log in pieces of bytes, in bounded memory, and explains it."""
+    """Takes a log in pieces of bytes, in bounded memory, and explains it. `kept` lines of statistics of a start are
+    remembered."""
 
-    _finder: Finder = field(default_factory=lambda: Finder(_WORDS, causes.WORDS))
-    _story: Story = field(default_factory=Story)
-    _before: Story | None = None
-    """The start before the present one, and how many there were."""
-    _starts: int = 0
-    _head: bytes = b""
-    _bytes: int = 0
+    def __init__(self, *, kept: int = statistics.MOST) -> None:
+        self._kept = kept
+        self._finder = Finder(_WORDS, causes.WORDS)
+        self._story = Story(kept=kept)
+        self._before: Story | None = None
+        """The start before the present one."""
+        self._starts = 0
+        self._head = b""
+        self._bytes = 0
+
+    def another_file(self) -> None:
+        """What comes now is from another file of the same server: its lines are counted anew."""
+        self._take(self._finder.close())
+        self._finder = Finder(_WORDS, causes.WORDS)
+
+    def starts(self) -> tuple[Explanation | None, Explanation | None]:
+        """The start before the newest, and the newest, so far: verdicts without symptoms; None where there is none."""
+        told = [
+            None if one is None or _says_nothing(one) else _explained(one, [], 1, 0)
+            for one in (self._before, self._story)
+        ]
+        return told[0], told[1]
 
     def feed(self, data: bytes) -> None:
         if len(self._head) < _HEAD:
@@ -108,7 +123,7 @@ class Reader:
                 if not _says_nothing(self._story):
                     self._before = self._story
                 self._starts += 1
-                self._story = Story(line.number)
+                self._story = Story(line.number, kept=self._kept)
             self._story.take(line)
 
     def _no_log(self) -> str:
