@@ -85,12 +85,12 @@ class Reader:
         self._finder = Finder(_WORDS, causes.WORDS)
 
     def starts(self) -> tuple[Explanation | None, Explanation | None]:
-        """The start before the newest, and the newest, so far: verdicts without symptoms; None where there is none."""
-        told = [
-            None if one is None or _says_nothing(one) else _explained(one, [], 1, 0)
-            for one in (self._before, self._story)
-        ]
-        return told[0], told[1]
+        """The start before the newest, and the newest, so far; None where there is none."""
+
+        def told(one: Story | None) -> Explanation | None:
+            return None if one is None or _says_nothing(one) else _explained(one, [], 1, 0)
+
+        return told(self._before), told(self._story)
 
     def feed(self, data: bytes) -> None:
         if len(self._head) < _HEAD:

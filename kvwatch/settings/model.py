@@ -77,8 +77,8 @@ class Settings(BaseSettings):
     )
     vllm_log: Path | None = Field(
         default=None,
-        description="the log of the server, where one is watched (of several each has its own, as the field vllm_log of"
-        " the target): read as it grows, to say why it did not start or why it ended",
+        description="the log of the server, where one is watched (of several each has its own, as the field vllm_log"
+        " of the target): read as it grows, to say why it did not start or why it ended",
     )
     interval_s: Annotated[Seconds, within(0.05, 3600, "must be from 0.05 to 3600 seconds")] = Field(
         default=1.0, description="time between two scrapes, seconds"

@@ -159,9 +159,8 @@ class Poller:
         detail = redacted(error.detail, self._source.secrets)
         if detail == error.detail:
             return state, transitions
-        return self._judge(
-            before, replace(error, detail=detail, gpu=outcome.gpu, log=outcome.log), now
-        )  # evidence quotes it
+        hidden = replace(error, detail=detail, gpu=outcome.gpu, log=outcome.log)
+        return self._judge(before, hidden, now)  # evidence quotes it
 
     async def _ask(self) -> Outcome:
         """The page that is due: narrowed if that works, whole otherwise, at once if it just ceased to work."""
