@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from kvwatch.commands import options
 from kvwatch.commands.output import print_json, say
@@ -53,17 +53,20 @@ def main(args: argparse.Namespace) -> int:
         return 0
     from kvwatch.sidecar.service import serve
 
-    with contextlib.ExitStack() as stack:
-        return asyncio.run(serve(settings, logs=_logs(settings, stack)))
+    with logs_of(settings) as logs:
+        return asyncio.run(serve(settings, logs=logs))
 
 
-def _logs(settings: Settings, stack: contextlib.ExitStack) -> dict[str, Callable[[], LogVerdict | None]]:
-    """What the log of each server tells that is given with one, read beside until `stack` ends."""
+@contextlib.contextmanager
+def logs_of(settings: Settings) -> Iterator[dict[str, Callable[[], LogVerdict | None]]]:
+    """What the log of each server tells that is given with one; read beside, while the block runs."""
     files = {
         target.name: file for target in settings.targets if (file := settings.log_of(target)) is not None
     }
-    if not files:
-        return {}
-    from kvwatch.logs.tail import Tail
+    with contextlib.ExitStack() as stack:
+        if files:
+            from kvwatch.logs.tail import Tail
 
-    return {name: stack.enter_context(Tail(file)).newest for name, file in files.items()}
+            yield {name: stack.enter_context(Tail(file)).newest for name, file in files.items()}
+        else:
+            yield {}

@@ -64,7 +64,8 @@ def advance(state: State, outcome: Outcome | Logged, now: float) -> tuple[State,
     elif isinstance(outcome, Logged):
         page = Page(outcome.engines, Snapshot(EngineKey(state.target)), (), (), configured=True)
     else:
-        error = replace(outcome, gpu=None, log=None)before = state
+        error = replace(outcome, gpu=None, log=None)
+    before = state
     if page is not None and not isinstance(outcome, ScrapeError):
         state = _answered(state, page, outcome, now)
     elif error is not None:

@@ -51,7 +51,7 @@ class Tail:
         while not self._end.is_set():
             try:
                 if self.look():
-                    self._newest = self._told()
+                    self._newest = self.told()
             except OSError:
                 pass  # not there, not readable, gone while it was read: look again
             self._end.wait(self._every_s)
@@ -74,7 +74,8 @@ class Tail:
             self._at += read
         return read > 0
 
-    def _told(self) -> LogVerdict | None:
+    def told(self) -> LogVerdict | None:
+        """What it comes to of what was read."""
         before, newest = self._reader.starts()
         return _verdict(newest, _verdict(before, None)) if newest is not None else None
 
