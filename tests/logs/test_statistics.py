@@ -138,7 +138,7 @@ def test_flags_of_the_log_are_used(explain: Explain) -> None:
     found = explain([args, *lines])
     (limited,) = found.symptoms
     assert limited.symptom == "sequence_limited"
-    assert limited.evidence["ceiling_requests"] == 64
+    assert limited.evidence["max_num_seqs"] == 64
     assert "LoRA" in limited.actions[0]
 
 
