@@ -31,7 +31,8 @@ class State:
 
     A convolution of `rows` rows over `inner` values and `groups` groups of `group_size` values, and a recurrent state
     of `recurrent` values of `recurrent_bytes` each (None: the model's type). Tensor parallel ranks divide all of it;
-    groups that don't divide are repeated.
+    groups that don't divide are repeated. `checkpoints`: states more that a request keeps during prefill, with prefix
+    caching.
     """
 
     rows: int
@@ -40,6 +41,7 @@ class State:
     recurrent_bytes: int | None = None
     groups: int = 0
     group_size: int = 0
+    checkpoints: int = 0
 
     def bytes(self, tensor: int, model_bytes: int) -> int:
         extra = 0 if not self.groups or self.groups % tensor == 0 else tensor - self.groups
@@ -89,7 +91,7 @@ class Cache:
             case Kind.CHUNKED:
                 return ceil_div(min(self.window + on.in_flight, length), block)
             case Kind.STATE:
-                return 2 if on.prefix_caching else 1
+                return 2 + (self.state.checkpoints if self.state else 0) if on.prefix_caching else 1
             case Kind.CROSS:
                 return ceil_div(on.batched, block)
             case _:

@@ -298,7 +298,7 @@ def _mamba2(
     count, size, state = heads
     return Cache(
         Kind.STATE,
-        state=State(kernel - 1, inner, count * size * state, recurrent_bytes, groups, 2 * state),
+        state=State(kernel - 1, inner, count * size * state, recurrent_bytes, groups, 2 * state, checkpoints=1),
     )
 
 

@@ -49,7 +49,7 @@ class Layout:
 
     @cached_property
     def demand(self) -> Demand:
-        return _demand(self.flags)
+        return _demand(self.model, self.flags)
 
     @cached_property
     def bytes_per_block(self) -> int:
@@ -193,10 +193,15 @@ def sized(layout: Layout, memory: int) -> Sizing:
     return Sizing(layout, memory, length)
 
 
-def _demand(flags: Flags) -> Demand:
+def _demand(model: Model, flags: Flags) -> Demand:
     # Async scheduling, the default, overlaps one step more than the pipeline has ranks: `max_concurrent_batches`.
+    # A model without any attention has no prefix caching: `is_prefix_caching_supported`.
+    attends = any(cache.kind is not Kind.STATE for cache in model.caches)
     return Demand(
-        (flags.pipeline + 1) * flags.batched, flags.batched, flags.context, flags.prefix_caching
+        in_flight=(flags.pipeline + 1) * flags.batched,
+        batched=flags.batched,
+        context=flags.context,
+        prefix_caching=flags.prefix_caching and attends,
     )
 
 
