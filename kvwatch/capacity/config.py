@@ -115,7 +115,9 @@ class Config:
         if not value:
             return None
         if not isinstance(value, list) or len(value) < self.layers:
-            raise PlanError(f"{key} in the configuration must be a list of {self.layers} entries, one a layer")
+            raise PlanError(
+                f"{key} in the configuration must be a list of {self.layers} entries, one a layer"
+            )
         return value[: self.layers]
 
     @property

@@ -123,7 +123,5 @@ def cache_dtype(name: str) -> CacheDtype:
     """
     found = DTYPES.get(name)
     if found is None:
-        raise PlanError(
-            f"--kv-cache-dtype {name}: its size is not known here; known are {', '.join(DTYPES)}"
-        )
+        raise PlanError(f"--kv-cache-dtype {name}: its size is not known here; known are {', '.join(DTYPES)}")
     return found

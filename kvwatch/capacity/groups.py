@@ -97,9 +97,7 @@ def _equal_groups(pages: Sequence[tuple[int, Page]]) -> list[Group]:
     found = []
     for members in alike.values():
         count = ceil_div(len(members), size)
-        found += [
-            Group(tuple(part), size - len(part)) for part in (members[i::count] for i in range(count))
-        ]
+        found += [Group(tuple(part), size - len(part)) for part in (members[i::count] for i in range(count))]
     return found
 
 

@@ -46,7 +46,9 @@ def unwindowed(config: Config) -> Layers:
 def by_types(config: Config, types: Sequence[object], window: int) -> Layers:
     strange = {str(kind) for kind in types} - {_FULL, _SLIDING}
     if strange:
-        raise PlanError(f"layer_types names {sorted(strange)[0][:40]}, which this model's class does not know")
+        raise PlanError(
+            f"layer_types names {sorted(strange)[0][:40]}, which this model's class does not know"
+        )
     if not window and _SLIDING in types:
         raise PlanError("layer_types names sliding_attention, but sliding_window is not in the configuration")
     return tuple((attention(config, window if kind == _SLIDING else 0),) for kind in types)
@@ -229,7 +231,9 @@ def nemotron_h(config: Config) -> Layers:
     """Nemotron-H: `hybrid_override_pattern` says of each layer whether it is Mamba 2 (M), attention (*) or neither."""
     pattern = config.get("hybrid_override_pattern")
     if not isinstance(pattern, str) or set(pattern) - set("M*-E"):
-        raise PlanError("hybrid_override_pattern is not in the configuration, or says more than M, *, - and E")
+        raise PlanError(
+            "hybrid_override_pattern is not in the configuration, or says more than M, *, - and E"
+        )
     heads, size = config.number("mamba_num_heads"), config.number("mamba_head_dim")
     state = _mamba2(
         heads * size,
@@ -298,7 +302,9 @@ def _mamba2(
     count, size, state = heads
     return Cache(
         Kind.STATE,
-        state=State(kernel - 1, inner, count * size * state, recurrent_bytes, groups, 2 * state, checkpoints=1),
+        state=State(
+            kernel - 1, inner, count * size * state, recurrent_bytes, groups, 2 * state, checkpoints=1
+        ),
     )
 
 

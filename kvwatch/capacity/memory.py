@@ -43,7 +43,9 @@ class Budget:
         ]
 
 
-def from_gpu(total: int, utilization: float, weights: int, overhead: int | None, model: Model, batched: int) -> Budget:
+def from_gpu(
+    total: int, utilization: float, weights: int, overhead: int | None, model: Model, batched: int
+) -> Budget:
     """What is left of a GPU.
 
     `weights` of one GPU. `overhead` None: estimated.
@@ -61,10 +63,14 @@ def from_gpu(total: int, utilization: float, weights: int, overhead: int | None,
             " --tensor-parallel-size, or quantized weights"
         )
     how = (
-        f"the overhead is an estimate: {gib(_FIXED)} for CUDA, communication and graphs, and {_VECTORS} vectors of the"
-        f" hidden size for each of {thousands(batched)} tokens of a step; vLLM measures it and logs `Available KV cache"
-        " memory`",
-    ) if estimated else ()
+        (
+            f"the overhead is an estimate: {gib(_FIXED)} for CUDA, communication and graphs, and {_VECTORS} vectors of the"
+            f" hidden size for each of {thousands(batched)} tokens of a step; vLLM measures it and logs `Available KV cache"
+            " memory`",
+        )
+        if estimated
+        else ()
+    )
     return Budget(available, total, utilization, weights, overhead, how)
 
 

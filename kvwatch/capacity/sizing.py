@@ -54,9 +54,7 @@ class Layout:
     @cached_property
     def bytes_per_block(self) -> int:
         """One block on the rank that holds most, bytes."""
-        return max(
-            max(group.bytes_per_block(stage) for group in self.groups) for stage in self.stages
-        )
+        return max(max(group.bytes_per_block(stage) for group in self.groups) for stage in self.stages)
 
     def token_bytes(self, cache: Cache) -> int:
         return cache.token_bytes(self.dtype, self.model_bytes, self.flags.tensor)
@@ -225,7 +223,9 @@ def _aligned(model: Model, layout: Layout, block: int, state: int) -> tuple[int,
 def _dtype(model: Model, name: str) -> CacheDtype:
     found = cache_dtype(name if name != "auto" else model.quantized_cache or "auto")
     if model.has(Kind.INDEXER) and found.name.startswith("fp8") and found.name != "fp8_ds_mla":
-        found = DTYPES["fp8_ds_mla"]  # sparse backends store FP8 so: `_canonicalize_sparse_mla_kv_cache_dtype`
+        found = DTYPES[
+            "fp8_ds_mla"
+        ]  # sparse backends store FP8 so: `_canonicalize_sparse_mla_kv_cache_dtype`
     if found.name == "bfloat16" and model.has(Kind.INDEXER):
         found = DTYPES["auto"]
     return found
@@ -240,21 +240,33 @@ def _check(model: Model, flags: Flags, dtype: CacheDtype) -> None:
         if not 1 <= value <= _MOST_RANKS:
             raise PlanError(f"{name} {value}: must be from 1 to {_MOST_RANKS}")
     if model.dtype not in MODEL_BYTES:
-        raise PlanError(f"torch_dtype {model.dtype} in the configuration is not known here; known: {', '.join(MODEL_BYTES)}")
+        raise PlanError(
+            f"torch_dtype {model.dtype} in the configuration is not known here; known: {', '.join(MODEL_BYTES)}"
+        )
     if flags.pipeline > len(model.layers):
-        raise PlanError(f"--pipeline-parallel-size {flags.pipeline}: the model has {len(model.layers)} layers")
+        raise PlanError(
+            f"--pipeline-parallel-size {flags.pipeline}: the model has {len(model.layers)} layers"
+        )
     if model.heads and model.heads % flags.tensor and not model.has(Kind.LATENT):
-        raise PlanError(f"--tensor-parallel-size {flags.tensor}: vLLM wants a divisor of the {model.heads} attention heads")
+        raise PlanError(
+            f"--tensor-parallel-size {flags.tensor}: vLLM wants a divisor of the {model.heads} attention heads"
+        )
     uneven = {
         cache.kv_heads
         for cache in model.caches
         if cache.kind not in {Kind.LATENT, Kind.INDEXER, Kind.STATE}
-        and (cache.kv_heads % flags.tensor if cache.kv_heads >= flags.tensor else flags.tensor % cache.kv_heads)
+        and (
+            cache.kv_heads % flags.tensor if cache.kv_heads >= flags.tensor else flags.tensor % cache.kv_heads
+        )
     }
     if uneven:
-        raise PlanError(f"--tensor-parallel-size {flags.tensor}: {min(uneven)} key-value heads can't be shared out evenly")
+        raise PlanError(
+            f"--tensor-parallel-size {flags.tensor}: {min(uneven)} key-value heads can't be shared out evenly"
+        )
     if flags.tensor % flags.context:
-        raise PlanError(f"--decode-context-parallel-size {flags.context}: vLLM wants a divisor of --tensor-parallel-size")
+        raise PlanError(
+            f"--decode-context-parallel-size {flags.context}: vLLM wants a divisor of --tensor-parallel-size"
+        )
     if flags.context > 1:
         _check_context(model, flags)
     if dtype.latent_bytes and not model.has(Kind.LATENT):
@@ -265,7 +277,9 @@ def _check(model: Model, flags: Flags, dtype: CacheDtype) -> None:
 
 def _check_context(model: Model, flags: Flags) -> None:
     if model.has(Kind.SLIDING, Kind.CHUNKED):
-        raise PlanError("--decode-context-parallel-size: vLLM has none for layers that look back through a window")
+        raise PlanError(
+            "--decode-context-parallel-size: vLLM has none for layers that look back through a window"
+        )
     heads = max((cache.kv_heads for cache in model.caches if cache.kind is Kind.FULL), default=0)
     if heads and flags.tensor // heads < flags.context:
         raise PlanError(

@@ -110,7 +110,9 @@ def pretend() -> None:
     cls.get_attn_backend_cls = staticmethod(_backend)
     cls.update_block_size_for_backend = classmethod(Platform.update_block_size_for_backend.__func__)
     rendezvous = tempfile.mktemp()
-    with set_current_vllm_config(_config("qwen3-30b-a3b", {"max_model_len": 1024})):  # with experts, so with their group
+    with set_current_vllm_config(
+        _config("qwen3-30b-a3b", {"max_model_len": 1024})
+    ):  # with experts, so with their group
         parallel_state.init_distributed_environment(1, 0, f"file://{rendezvous}", 0, "gloo")
         parallel_state.ensure_model_parallel_initialized(1, 1)
 
@@ -177,7 +179,9 @@ def answer(question):
                 initialize_model(vllm_config=config)
                 current_platform.update_block_size_for_backend(config)
                 specs.append(get_kv_cache_spec(config))
-        layouts = [layout.name for layout in get_supported_kv_cache_layouts(get_current_attn_backends(config))]
+        layouts = [
+            layout.name for layout in get_supported_kv_cache_layouts(get_current_attn_backends(config))
+        ]
         resolve_kv_cache_layout(config, [layouts], [spec for rank in specs for spec in rank.values()])
         memory = question["kv_cache_memory_bytes"]
         groups = sizing.get_kv_cache_groups(config, {k: v for rank in specs for k, v in rank.items()})
