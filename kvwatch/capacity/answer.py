@@ -100,7 +100,8 @@ class Plan:
             fit = self.sizing.concurrency(length)
             if fit < self.seqs:
                 found.append(
-                    f"--max-num-seqs {self.seqs} of {name} length do not fit, {fit:.1f} do: the rest waits or is preempted"
+                    f"--max-num-seqs {self.seqs} of {name} length do not fit, {fit:.1f} do:"
+                    " the rest waits or is preempted"
                 )
         return found
 
@@ -111,8 +112,8 @@ class Plan:
         if model.has(Kind.SLIDING, Kind.CHUNKED):
             found.append(
                 f"each request holds {thousands(self.layout.demand.in_flight)} tokens in flight beside its window:"
-                f" --max-num-batched-tokens {self.layout.flags.batched} in {self.layout.flags.pipeline + 1} steps at once;"
-                " it falls with that flag"
+                f" --max-num-batched-tokens {self.layout.flags.batched} in {self.layout.flags.pipeline + 1} steps"
+                " at once; it falls with that flag"
             )
         if model.has(Kind.STATE) and self.layout.flags.prefix_caching:
             found.append(

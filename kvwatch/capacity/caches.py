@@ -103,8 +103,8 @@ class Demand:
     """What besides its length decides how many blocks a request holds.
 
     `in_flight`: tokens scheduled and not yet settled, whose blocks a window can't give back; `batched`: those of one
-    step, which is what vLLM reserves for the encoder; `context`: ranks that share the tokens; `prefix_caching`: states
-    are then kept at block ends.
+    step, which is what vLLM reserves for the encoder; `context`: ranks that share the tokens; `prefix_caching`:
+    states are then kept at block ends.
     """
 
     in_flight: int

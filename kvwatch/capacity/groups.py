@@ -1,13 +1,14 @@
 """Pages and groups, as vLLM 0.32 lays out the cache (`v1/core/kv_cache_utils.py`).
 
-A *page* is one layer's part of a block. All groups of layers draw their blocks from one pool, so every group's block
-takes the same bytes; a request holds blocks of every group. Layers of one kind are one group. A model of several kinds
-has its pages made equal first, then groups of equally many layers, filled up with nothing where a kind has a few less.
+A *page* is one layer's part of a block. All groups of layers draw their blocks from one pool, so every group's
+block takes the same bytes; a request holds blocks of every group. Layers of one kind are one group. A model of
+several kinds has its pages made equal first, then groups of equally many layers, filled up with nothing where a kind
+has a few less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kvwatch.capacity.caches import GROWING, LOCAL, Cache, Demand, Kind
@@ -15,7 +16,8 @@ from kvwatch.capacity.errors import RefusedError
 from kvwatch.capacity.units import ceil_div
 
 _MUCH_LARGER = 1.5
-"""Kinds whose numbers of layers differ by less are one group each, filled up (`_get_kv_cache_groups_uniform_page_size`)."""
+"""Kinds whose numbers of layers differ by less are one group each, filled up
+(`_get_kv_cache_groups_uniform_page_size`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,3 @@ def stages(layers: int, pipeline: int) -> list[range]:
         counts[-i] += 1
     starts = [sum(counts[:i]) for i in range(pipeline)]
     return [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
-
-
-def state_page(caches: Sequence[Cache], bytes_of: Mapping[Cache, int]) -> int:
-    """Bytes of the largest state; 0 without any."""
-    return max((bytes_of[cache] for cache in caches if cache.kind is Kind.STATE), default=0)

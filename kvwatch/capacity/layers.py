@@ -46,9 +46,7 @@ def unwindowed(config: Config) -> Layers:
 def by_types(config: Config, types: Sequence[object], window: int) -> Layers:
     strange = {str(kind) for kind in types} - {_FULL, _SLIDING}
     if strange:
-        raise PlanError(
-            f"layer_types names {sorted(strange)[0][:40]}, which this model's class does not know"
-        )
+        raise PlanError(f"layer_types names {min(strange)[:40]}, which this model's class does not know")
     if not window and _SLIDING in types:
         raise PlanError("layer_types names sliding_attention, but sliding_window is not in the configuration")
     return tuple((attention(config, window if kind == _SLIDING else 0),) for kind in types)
@@ -107,8 +105,8 @@ def chunked(config: Config) -> Layers:
 
 
 def shared(period: int) -> Callable[[Config], Layers]:
-    """Gemma 3n and 4: the last `num_kv_shared_layers` layers use the caches of earlier ones. Gemma 4's layers that look
-    at everything have heads of their own number and size."""
+    """Gemma 3n and 4: the last `num_kv_shared_layers` layers use the caches of earlier ones. Gemma 4's layers that
+    look at everything have heads of their own number and size."""
 
     def read(config: Config) -> Layers:
         types = list(
@@ -228,7 +226,7 @@ def mamba2(config: Config) -> Layers:
 
 
 def nemotron_h(config: Config) -> Layers:
-    """Nemotron-H: `hybrid_override_pattern` says of each layer whether it is Mamba 2 (M), attention (*) or neither."""
+    """Nemotron-H: `hybrid_override_pattern` says of each layer if it is Mamba 2 (M), attention (*) or neither."""
     pattern = config.get("hybrid_override_pattern")
     if not isinstance(pattern, str) or set(pattern) - set("M*-E"):
         raise PlanError(

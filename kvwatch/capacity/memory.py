@@ -44,7 +44,7 @@ class Budget:
 
 
 def from_gpu(
-    total: int, utilization: float, weights: int, overhead: int | None, model: Model, batched: int
+    total: int, utilization: float, weights: int, overhead: int | None, *, model: Model, batched: int
 ) -> Budget:
     """What is left of a GPU.
 
@@ -62,17 +62,17 @@ def from_gpu(
             f" − {gib(overhead)}{' (an estimate; --overhead sets it)' if estimated else ''}; more or larger GPUs,"
             " --tensor-parallel-size, or quantized weights"
         )
-    how = (
-        (
-            f"the overhead is an estimate: {gib(_FIXED)} for CUDA, communication and graphs, and {_VECTORS} vectors of the"
-            f" hidden size for each of {thousands(batched)} tokens of a step; vLLM measures it and logs `Available KV cache"
-            " memory`",
-        )
-        if estimated
-        else ()
-    )
+    how = (_how(batched),) if estimated else ()
     return Budget(available, total, utilization, weights, overhead, how)
 
 
 def _estimated(model: Model, batched: int) -> int:
     return _FIXED + _VECTORS * 2 * (model.hidden or 8192) * batched
+
+
+def _how(batched: int) -> str:
+    return (
+        f"the overhead is an estimate: {gib(_FIXED)} for CUDA, communication and graphs, and {_VECTORS} vectors of"
+        f" the hidden size for each of {thousands(batched)} tokens of a step; vLLM measures it and logs"
+        " `Available KV cache memory`"
+    )

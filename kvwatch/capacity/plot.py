@@ -42,14 +42,15 @@ def draw(path: Path, layout: Layout, memory: int | None, length: int, marks: Map
             axes.plot(lengths, needs, color=colour, label=label)
         if memory is not None:
             axes.axhline(memory / GIB, color=_RED, label=f"KV cache: {gib(memory)}")
-        for i, (name, at) in enumerate(sorted(marks.items(), key=lambda mark: mark[1])):
+        for name, at in marks.items():
             axes.axvline(at, color=_GREY, linestyle=":", linewidth=1)
             axes.annotate(
                 f"{name} {thousands(at)}",
-                (at, 0.98 - 0.05 * (i % 4)),
+                (at, 0.02),
                 xycoords=("data", "axes fraction"),
+                rotation=90,
                 ha="right",
-                va="top",
+                va="bottom",
                 fontsize=8,
                 color=_GREY,
             )
@@ -57,12 +58,12 @@ def draw(path: Path, layout: Layout, memory: int | None, length: int, marks: Map
         axes.set_yscale("log", base=2)
         axes.xaxis.set_major_locator(LogLocator(base=2, numticks=14))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _size(value)))
         axes.set_xlabel("tokens of a request, prompt and output")
-        axes.set_ylabel("GiB of KV cache on each GPU")
+        axes.set_ylabel("KV cache on each GPU")
         axes.set_title(layout.model.family, fontsize=10)
         axes.grid(visible=True, alpha=0.3)
-        axes.legend(loc="lower right")
+        axes.legend(loc="upper left")
         try:
             figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
         except OSError as error:
@@ -71,3 +72,7 @@ def draw(path: Path, layout: Layout, memory: int | None, length: int, marks: Map
 
 def _short(value: float) -> str:
     return f"{value / 1024:g}K" if value >= 1024 else f"{value:g}"
+
+
+def _size(value: float) -> str:
+    return f"{value:g} GiB" if value >= 1 else f"{value * 1024:g} MiB"

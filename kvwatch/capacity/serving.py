@@ -23,8 +23,8 @@ _EIGHT_BIT = ("fp8", "int8", "int4", "nvfp4", "turboquant", "ultraquant")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Lengths of the requests that finished since the server started, tokens: `total` by percentile, prompt and output
-    each at that percentile, so rather too long than too short. `at_least`: those beyond the last bucket."""
+    """Lengths of the requests that finished since the server started, tokens: `total` by percentile, prompt and
+    output each at that percentile, so rather too long than too short. `at_least`: those beyond the last bucket."""
 
     count: float = 0.0
     prompt: Mapping[str, int] = field(default_factory=dict)
@@ -149,7 +149,7 @@ def advise(server: Server, plan: Plan | None, seqs: int | None) -> Advice:
     fits = {
         name: fit for name, at in server.served.total.items() if (fit := _fit(server, plan, at)) is not None
     }
-    options = [*_shorter(server), *_sequences(server, fits, seqs), *_fp8(server, plan)]
+    options = [*_shorter(server), *_sequences(fits, seqs), *_fp8(server, plan)]
     helps, why = _most(server, fits, options, seqs)
     return Advice(server, plan, fits, options, helps, why)
 
@@ -194,14 +194,14 @@ def _shorter(server: Server) -> list[Option]:
         Option(
             f"--max-model-len {wanted}",
             f"the limit is {limit / p99:.1f} × p99: lower, the worst case of a request shrinks to"
-            f" {wanted / limit:.0%}, so that {limit / wanted:.1f} × as many of the longest are sure to fit; those that are"
-            " served today take what they take",
+            f" {wanted / limit:.0%}, so that {limit / wanted:.1f} × as many of the longest are sure to fit;"
+            " those that are served today take what they take",
             limit / wanted,
         )
     ]
 
 
-def _sequences(server: Server, fits: Mapping[str, float], seqs: int | None) -> list[Option]:
+def _sequences(fits: Mapping[str, float], seqs: int | None) -> list[Option]:
     """`--max-num-seqs` to what fits at p95."""
     fit = fits.get("p95")
     if fit is None:

@@ -1,7 +1,7 @@
 """How many tokens and requests a cache of a given size holds, as vLLM 0.32 reckons it.
 
-The steps are those of `get_kv_cache_configs` and `get_kv_cache_capacity` in `v1/core/kv_cache_utils.py`; the block size
-of models with a state is that of `Platform._align_hybrid_block_size`.
+The steps are those of `get_kv_cache_configs` and `get_kv_cache_capacity` in `v1/core/kv_cache_utils.py`; the block
+size of models with a state is that of `Platform._align_hybrid_block_size`.
 """
 
 from __future__ import annotations

@@ -33,20 +33,21 @@ def of_request(layout: Layout, length: int) -> list[str]:
     parts = [group.blocks(length, layout.demand) for group in layout.groups]
     blocks = sum(parts)
     shown = f"{' + '.join(map(thousands, parts))} = " if len(parts) > 1 else ""
-    return [
+    line = (
         f"A request of {thousands(length)} tokens: {shown}{thousands(blocks)} blocks ×"
         f" {thousands(layout.bytes_per_block)} B = {gib(layout.needed_bytes(length))} on each GPU"
-    ]
+    )
+    return [line]
 
 
 def of_sizing(sizing: Sizing, budget: Budget) -> list[str]:
     """From memory to blocks, requests and tokens."""
     layout = sizing.layout
-    lines = [
-        *budget.waterfall,
+    lines = budget.waterfall
+    lines.append(
         f"Blocks: {thousands(sizing.memory)} B // {thousands(layout.bytes_per_block)} B ="
-        f" {thousands(sizing.num_blocks)}, one of which is never given out",
-    ]
+        f" {thousands(sizing.num_blocks)}, one of which is never given out"
+    )
     if sizing.length is None or sizing.max_concurrency is None:
         lines.append(f"Tokens: {thousands(sizing.num_blocks)} blocks × {layout.block_size * layout.flags.context}"
                      f" = {thousands(sizing.kv_cache_tokens)}")  # fmt: skip

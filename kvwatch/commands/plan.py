@@ -98,7 +98,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--max-num-batched-tokens",
         type=_tokens,
         metavar="TOKENS",
-        help=f"tokens of one step; counts for windows and for the overhead (default: {_DEFAULT_BATCHED}, vLLM's for GPUs from 70 GiB)",
+        help=f"tokens of one step; for windows and overhead (default: {_DEFAULT_BATCHED}, vLLM's from 70 GiB on)",
     )
     flags.add_argument("--max-num-seqs", type=options.requests, metavar="REQUESTS", help="requests at once")
     flags.add_argument(
@@ -129,7 +129,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     memory.add_argument(
         "--weights",
         metavar="SIZE|PATH",
-        help="weights of the whole model, as 16GiB, or the folder or index that tells (default: the folder of --config)",
+        help="of the whole model, as 16GiB, or the folder or index that tells (default: the folder of --config)",
     )
     memory.add_argument(
         "--overhead",
@@ -243,7 +243,8 @@ def _plan(args: argparse.Namespace, model: Model, live: Server | None) -> Plan:
     if batched is None:
         batched = _DEFAULT_BATCHED
         assumed.append(
-            f"--max-num-batched-tokens {batched} is assumed: vLLM's default for a GPU of 70 GiB and more; 2048 for a smaller one or an A100"
+            f"--max-num-batched-tokens {batched} is assumed: vLLM's default for a GPU of 70 GiB and more;"
+            " it is 2048 for a smaller one or an A100"
         )
     length, block, dtype = args.max_model_len, args.block_size, args.kv_cache_dtype
     if live is not None:
@@ -276,12 +277,7 @@ def _plan(args: argparse.Namespace, model: Model, live: Server | None) -> Plan:
     if budget is not None:
         assumed += budget.how
     served = args.lengths or (live.served.total if live else {})
-    name = str(
-        args.model.parent if args.model and args.model.name == "config.json" else args.model or "MODEL"
-    )
-    return Plan(
-        layout, budget, budget_of, served, args.max_num_seqs, "MODEL" if name == "." else name, tuple(assumed)
-    )
+    return Plan(layout, budget, budget_of, served, args.max_num_seqs, _name(args.model), tuple(assumed))
 
 
 def _budget(args: argparse.Namespace, model: Model, flags: Flags, reported: int | None) -> Budget | None:
@@ -301,8 +297,8 @@ def _budget(args: argparse.Namespace, model: Model, flags: Flags, reported: int 
         args.gpu_memory_utilization or _DEFAULT_UTILIZATION,
         -(-whole // ranks),
         args.overhead,
-        model,
-        flags.batched,
+        model=model,
+        batched=flags.batched,
     )
 
 

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kvwatch.capacity import lengths
-from kvwatch.capacity.units import gib, thousands
+from kvwatch.capacity.units import GIB, gib, thousands
 from kvwatch.commands.output import say
 
 if TYPE_CHECKING:
     from kvwatch.capacity.answer import Plan
+    from kvwatch.capacity.sizing import Sizing
 
 _WIDTH = 100
 _NONE = "-"
@@ -24,7 +25,11 @@ def show(plan: Plan) -> None:
     say("\nStep by step:")
     for step in plan.steps:
         _item(step)
-    _table("\nGiB on each GPU, by length and requests at once:", *_by_length(plan))
+    unit = "GiB" if max(map(max, lengths.table(plan.layout, plan.rungs))) >= GIB else "MiB"
+    _table(
+        f"\n{unit} on each GPU, by length and requests at once:",
+        *_by_length(plan, GIB if unit == "GiB" else GIB >> 10),
+    )
     if plan.variants:
         _table("\nOne change at a time:", *_side_by_side(plan))
     say("\nTo start it:")
@@ -70,7 +75,7 @@ def _summary(plan: Plan) -> Iterable[tuple[str, str]]:
             yield f"{name} requests at once", f"{sizing.concurrency(at):.2f} of {thousands(at)} tokens"
 
 
-def _by_length(plan: Plan) -> tuple[list[str], list[list[str]]]:
+def _by_length(plan: Plan, unit: int) -> tuple[list[str], list[list[str]]]:
     rungs = plan.rungs
     heads = ["tokens", *(f"{count}×" for count in lengths.CONCURRENCIES)]
     marks = {at: name for name, at in plan.served.items()}
@@ -80,9 +85,7 @@ def _by_length(plan: Plan) -> tuple[list[str], list[list[str]]]:
     memory = plan.budget.available if plan.budget else None
     rows = []
     for rung, row in zip(rungs, lengths.table(plan.layout, rungs), strict=True):
-        cells = [
-            f"{need / (1 << 30):,.2f}{'*' if memory is not None and need > memory else ' '}" for need in row
-        ]
+        cells = [f"{need / unit:,.2f}{'*' if memory is not None and need > memory else ' '}" for need in row]
         more = [f"{plan.sizing.concurrency(rung):,.1f}"] if plan.sizing is not None else []
         named = [marks[rung]] if rung in marks else []
         if rung == plan.length:
@@ -105,9 +108,15 @@ def _side_by_side(plan: Plan) -> tuple[list[str], list[list[str]]]:
             gib(one.layout.needed_bytes(length)) if length else _NONE,
             gib(sizing.memory) if sizing else _NONE,
             thousands(sizing.kv_cache_tokens) if sizing else _NONE,
-            f"{sizing.max_concurrency:.2f}{'' if sizing.fits else ' (does not start)'}" if sizing and sizing.max_concurrency is not None else _NONE,
+            _at_once(sizing),
         ])  # fmt: skip
     return heads, rows
+
+
+def _at_once(sizing: Sizing | None) -> str:
+    if sizing is None or sizing.max_concurrency is None:
+        return _NONE
+    return f"{sizing.max_concurrency:.2f}{'' if sizing.fits else ' (does not start)'}"
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

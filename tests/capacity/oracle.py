@@ -1,12 +1,13 @@
-"""Asks a real vLLM 0.32 how much KV cache models need. Runs under vLLM's Python, never under kvwatch's.
+"""Asks a real vLLM 0.32 how much KV cache models need. Runs under vLLM's Python, never under kvwatch's::
 
-    ~/vllm-rig/0.32.0/venv/bin/python tests/capacity/oracle.py QUESTIONS.json > ANSWERS.json
+    VLLM_PYTHON tests/capacity/oracle.py > tests/capacity/answers.json
 
-For each question vLLM's own code builds the configuration and the model class (whole, with its published sizes, on
-the `meta` device: no weights, no memory), asks every layer for its cache, groups the layers and divides the memory.
-No kernel runs. A machine without a GPU stands in for one with: the platform chooses GPU attention backends
-(Triton, Triton for latent attention too, FlashMLA for sparse, FlashInfer's packing of NVFP4), async scheduling
-is on, and the ranks of a tensor or pipeline parallel group are visited one after the other.
+For each question in `questions.json` vLLM's own code builds the configuration and the model class (whole, with its
+published sizes, on the `meta` device: no weights, no memory), asks every layer for its cache, groups the layers and
+divides the memory. No kernel runs. A machine without a GPU stands in for one with: the platform chooses GPU attention
+backends (Triton, FlashMLA for sparse attention, FlashInfer's packing of NVFP4), async scheduling is on, and the ranks
+of a pipeline are visited one after the other. `questions.json` names a model of `models/`, vLLM's flags, and the
+memory of each GPU; `device` is where the model is built, if not on `meta`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 os.environ |= {
@@ -42,96 +45,91 @@ from vllm.model_executor.models import registry
 from vllm.platforms import current_platform
 from vllm.platforms.interface import Platform
 from vllm.usage.usage_lib import UsageContext
-from vllm.v1.attention.backends.mla.triton_mla import TritonMLABackend
+from vllm.utils.torch_utils import nvfp4_kv_cache_full_dim
 from vllm.v1.attention.backends.mla.flashmla_sparse import FlashMLASparseBackend
+from vllm.v1.attention.backends.mla.triton_mla import TritonMLABackend
 from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts, resolve_kv_cache_layout
 from vllm.v1.core import kv_cache_utils as sizing
 from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
 
-MODELS = Path(__file__).parent / "models"
+HERE = Path(__file__).parent
 _FLAGS = ("max_model_len", "max_num_batched_tokens", "block_size", "kv_cache_dtype", "enable_prefix_caching")
 
 
-class _Unused:
-    """Stands for the kernels, which nobody calls here."""
+class _Kernels:
+    """Stands for an attention kernel, which nobody calls here."""
 
     can_return_lse_for_decode = True
-    supports_mtp_with_cp_non_trivial_interleave_size = False
     dcp_world_size = 1
 
-    def __init__(self, *args, **given):
+    def __init__(self, *args: Any, **given: Any) -> None:
         names = ("num_heads", "head_size", "scale", "num_kv_heads")
         self.__dict__.update(dict(zip(names, args, strict=False)) | given)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
             raise AttributeError(name)
-        return None
 
 
-def _standing_in(backend, **more):
-    return type(backend.__name__, (backend,), {"get_impl_cls": staticmethod(lambda: _Unused), **more})
+def _standing_in(backend: Any, **more: Any) -> Any:
+    return type(backend.__name__, (backend,), {"get_impl_cls": staticmethod(lambda: _Kernels), **more})
 
 
-def _nvfp4(spec):
-    """FlashInfer's packing, as in `v1/attention/backends/flashinfer.py`: that module needs FlashInfer itself."""
-    from vllm.utils.torch_utils import nvfp4_kv_cache_full_dim
-
+def _packed(spec: Any) -> Any:
+    """The packing of `v1/attention/backends/flashinfer.py` for NVFP4 (that module needs FlashInfer itself), and
+    Triton's for the rest."""
     if spec.state_content_bytes is None and spec.kv_quant_mode.is_nvfp4:
-        return replace(
-            spec,
-            num_head_slots=2 * spec.num_kv_heads,
-            state_content_bytes=nvfp4_kv_cache_full_dim(spec.head_size),
-        )
+        size = nvfp4_kv_cache_full_dim(spec.head_size)
+        return replace(spec, num_head_slots=2 * spec.num_kv_heads, state_content_bytes=size)
     return TritonAttentionBackend.customize_spec(spec)
 
 
-Plain = _standing_in(TritonAttentionBackend, customize_spec=staticmethod(_nvfp4))
+Plain = _standing_in(TritonAttentionBackend, customize_spec=staticmethod(_packed))
 Latent = _standing_in(TritonMLABackend)
 Sparse = _standing_in(FlashMLASparseBackend)
 
 
-def _backend(selected_backend, attn_selector_config, num_heads=None):
+def _backend(selected_backend: Any, attn_selector_config: Any, num_heads: Any = None) -> str:
     del selected_backend, num_heads
-    wanted = attn_selector_config
-    kind = "Sparse" if wanted.use_sparse else "Latent" if wanted.use_mla else "Plain"
-    return f"{__name__}.{kind}"
+    sparse, latent = attn_selector_config.use_sparse, attn_selector_config.use_mla
+    return f"oracle.{'Sparse' if sparse else 'Latent' if latent else 'Plain'}"
 
 
 def pretend() -> None:
-    """Lets the platform choose what a GPU would."""
+    """Lets the platform choose what a GPU would, in this process alone."""
     for name in ("torchvision", "torchvision.transforms", "torchvision.transforms.v2"):
         sys.modules[name] = MagicMock(__spec__=ModuleSpec(name, None))  # nobody looks at an image
+    sys.modules["oracle"] = sys.modules[__name__]
     registry._run_in_subprocess = lambda inspect: inspect()
     torch.cpu._is_avx512_bf16_supported = lambda: False
     torch.cpu._is_amx_tile_supported = lambda: True
-    cls = type(current_platform)
-    cls.get_attn_backend_cls = staticmethod(_backend)
-    cls.update_block_size_for_backend = classmethod(Platform.update_block_size_for_backend.__func__)
-    rendezvous = tempfile.mktemp()
-    with set_current_vllm_config(
-        _config("qwen3-30b-a3b", {"max_model_len": 1024})
-    ):  # with experts, so with their group
-        parallel_state.init_distributed_environment(1, 0, f"file://{rendezvous}", 0, "gloo")
+    platform = type(current_platform)
+    platform.get_attn_backend_cls = staticmethod(_backend)
+    platform.update_block_size_for_backend = classmethod(Platform.update_block_size_for_backend.__func__)
+    with set_current_vllm_config(_config("qwen3-30b-a3b", {"max_model_len": 1024})):  # has a group of experts
+        parallel_state.init_distributed_environment(1, 0, f"file://{_folder()}/rendezvous", 0, "gloo")
         parallel_state.ensure_model_parallel_initialized(1, 1)
 
 
-def _text_only(model: str):
+def _folder() -> str:
+    """A folder that is gone at the end: some classes look into a model's once more while they are built."""
+    folder = tempfile.mkdtemp(prefix="kvwatch-oracle-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _text_only(model: str) -> dict[str, Any]:
     """The configuration of the part that caches: the classes around it need image libraries."""
-    config = json.loads((MODELS / f"{model}.json").read_text())
+    config: dict[str, Any] = json.loads((HERE / "models" / f"{model}.json").read_text())
     if "text_config" not in config:
         return config
-    (outer,) = config["architectures"]
-    return config["text_config"] | {
-        "architectures": [outer.replace("ForConditionalGeneration", "ForCausalLM")],
-        "torch_dtype": config["torch_dtype"],
-    }
+    inner = [name.replace("ForConditionalGeneration", "ForCausalLM") for name in config["architectures"]]
+    return config["text_config"] | {"architectures": inner, "torch_dtype": config["torch_dtype"]}
 
 
-def _config(model: str, flags):
-    folder = tempfile.mkdtemp(prefix="kvwatch-oracle-")
-    atexit.register(shutil.rmtree, folder)  # some classes look into it again
+def _config(model: str, flags: dict[str, Any]) -> Any:
+    folder = _folder()
     Path(folder, "config.json").write_text(json.dumps(_text_only(model)))
     args = EngineArgs(
         model=folder, skip_tokenizer_init=True, load_format="dummy", enforce_eager=True, **flags
@@ -140,11 +138,10 @@ def _config(model: str, flags):
 
 
 @contextlib.contextmanager
-def _rank(config, tensor: int, pipeline: int, stage: int):
+def _rank(tensor: int, pipeline: int, stage: int) -> Iterator[None]:
     groups = (parallel_state._TP, tensor, 0), (parallel_state._PP, pipeline, stage)
     for group, size, rank in groups:
-        group.world_size, group.rank_in_group, group.ranks = size, rank, list(range(size))
-        group.rank = rank
+        group.world_size, group.rank_in_group, group.ranks, group.rank = size, rank, list(range(size)), rank
     try:
         yield
     finally:
@@ -153,7 +150,7 @@ def _rank(config, tensor: int, pipeline: int, stage: int):
 
 
 @contextlib.contextmanager
-def _second_runner(config):
+def _second_runner(config: Any) -> Iterator[None]:
     """vLLM's newer model runner, which it uses wherever there is Triton."""
     before = config.use_v2_model_runner
     config.use_v2_model_runner = property(lambda _: True)
@@ -163,64 +160,51 @@ def _second_runner(config):
         config.use_v2_model_runner = before
 
 
-def answer(question):
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """What vLLM makes of a question."""
     tensor, pipeline = question.get("tensor_parallel_size", 1), question.get("pipeline_parallel_size", 1)
-    context = question.get("decode_context_parallel_size", 1)
     config = _config(question["model"], {name: question[name] for name in _FLAGS if name in question})
     config.parallel_config.tensor_parallel_size = tensor
     config.parallel_config.pipeline_parallel_size = pipeline
-    config.parallel_config.decode_context_parallel_size = context
+    config.parallel_config.decode_context_parallel_size = question.get("decode_context_parallel_size", 1)
     config.scheduler_config.async_scheduling = True
     specs = []
     with set_current_vllm_config(config), _second_runner(type(config)):
         for stage in range(pipeline):
             config.compilation_config.static_forward_context.clear()
-            with _rank(config, tensor, pipeline, stage), torch.device(question.get("device", "meta")):
+            with _rank(tensor, pipeline, stage), torch.device(question.get("device", "meta")):
                 initialize_model(vllm_config=config)
                 current_platform.update_block_size_for_backend(config)
                 specs.append(get_kv_cache_spec(config))
-        layouts = [
-            layout.name for layout in get_supported_kv_cache_layouts(get_current_attn_backends(config))
-        ]
+        layouts = [one.name for one in get_supported_kv_cache_layouts(get_current_attn_backends(config))]
         resolve_kv_cache_layout(config, [layouts], [spec for rank in specs for spec in rank.values()])
-        memory = question["kv_cache_memory_bytes"]
-        groups = sizing.get_kv_cache_groups(config, {k: v for rank in specs for k, v in rank.items()})
-        on_ranks = [sizing._project_kv_cache_groups_to_worker(groups, rank) for rank in specs]
-        needed = max(sizing._max_memory_usage_bytes_from_groups(config, rank) for rank in on_ranks)
-        configs = sizing.get_kv_cache_configs(config, specs, [memory] * pipeline)
-        tokens, concurrency = sizing.get_kv_cache_capacity(
-            config, sizing.generate_scheduler_kv_cache_config(configs)
-        )
+        return _sized(config, specs, question["kv_cache_memory_bytes"])
+
+
+def _sized(config: Any, specs: list[dict[str, Any]], memory: int) -> dict[str, Any]:
+    groups = sizing.get_kv_cache_groups(config, {name: spec for rank in specs for name, spec in rank.items()})
+    on_ranks = [sizing._project_kv_cache_groups_to_worker(groups, rank) for rank in specs]
+    configs = sizing.get_kv_cache_configs(config, specs, [memory] * len(specs))
+    tokens, at_once = sizing.get_kv_cache_capacity(config, sizing.generate_scheduler_kv_cache_config(configs))
     return {
         "num_blocks": configs[0].num_blocks,
         "bytes_per_block": max(sizing._pool_bytes_per_block(config, rank) for rank in on_ranks),
         "groups": len(groups),
-        "block_size": config.cache_config.block_size,
         "kv_cache_tokens": tokens,
-        "max_concurrency": concurrency,
-        "needed_bytes": needed,
+        "max_concurrency": at_once,
+        "needed_bytes": max(sizing._max_memory_usage_bytes_from_groups(config, rank) for rank in on_ranks),
         "in_flight_tokens": config.max_in_flight_tokens,
-        "layout": config.cache_config.kv_cache_layout,
     }
 
 
 def main() -> None:
-    questions = json.loads(Path(sys.argv[1]).read_text())
-    only = sys.argv[2:]
     pretend()
-    for name, question in questions.items():
-        if only and name not in only:
-            continue
+    answers = {}
+    for name, question in json.loads((HERE / "questions.json").read_text()).items():
         print(f"{name} ...", file=sys.stderr, flush=True)
-        try:
-            found = answer(question)
-        except Exception as error:  # noqa: BLE001 - one that vLLM refuses says so, the others are still asked
-            found = {"error": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
-            if only:
-                raise
-        print(json.dumps({name: found}), flush=True)
+        answers[name] = answer(question)
+    print(json.dumps(answers, indent=1))
 
 
 if __name__ == "__main__":
-    sys.modules["oracle"] = sys.modules["__main__"]
     main()
