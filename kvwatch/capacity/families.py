@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kvwatch.capacity import layers
+from kvwatch.capacity import layers, states
 from kvwatch.capacity.config import Config
 from kvwatch.capacity.layers import Layers
 
@@ -42,8 +42,8 @@ FAMILIES: tuple[Family, ...] = (
             "Glm4ForCausalLM", "Glm4MoeForCausalLM", "GPT2LMHeadModel", "GPTJForCausalLM", "GraniteForCausalLM",
             "GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM", "HYV3ForCausalLM", "InternLM2ForCausalLM",
             "MiMoForCausalLM", "MiniCPMForCausalLM", "MiniMaxM2ForCausalLM", "NemotronForCausalLM",
-            "OlmoeForCausalLM", "OPTForCausalLM", "OrionForCausalLM", "SolarForCausalLM", "StableLmForCausalLM", "TeleChat2ForCausalLM",
-            "TeleFLMForCausalLM", "Starcoder2ForCausalLM", "Olmo2ForCausalLM",
+            "OlmoeForCausalLM", "OPTForCausalLM", "OrionForCausalLM", "SolarForCausalLM", "StableLmForCausalLM",
+            "TeleChat2ForCausalLM", "TeleFLMForCausalLM", "Starcoder2ForCausalLM", "Olmo2ForCausalLM",
         ),
     ),
     Family(
@@ -90,18 +90,18 @@ FAMILIES: tuple[Family, ...] = (
         ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"),
         block_size=64,
     ),
-    Family("Mamba and attention", layers.jamba, ("JambaForCausalLM",)),
-    Family("Mamba 2 and attention", layers.nemotron_h, ("NemotronHForCausalLM",)),
-    Family("Mamba 2 and attention", layers.granite_hybrid, ("GraniteMoeHybridForCausalLM",)),
-    Family("Mamba 2 and attention in each layer", layers.falcon_h1, ("FalconH1ForCausalLM",)),
+    Family("Mamba and attention", states.jamba, ("JambaForCausalLM",)),
+    Family("Mamba 2 and attention", states.nemotron_h, ("NemotronHForCausalLM",)),
+    Family("Mamba 2 and attention", states.granite_hybrid, ("GraniteMoeHybridForCausalLM",)),
+    Family("Mamba 2 and attention in each layer", states.falcon_h1, ("FalconH1ForCausalLM",)),
     Family(
         "linear attention (gated delta net) and attention",
-        layers.linear,
+        states.linear,
         ("Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM", "OlmoHybridForCausalLM"),
     ),
-    Family("short convolutions and attention", layers.short_conv, ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM")),
-    Family("Mamba", layers.mamba, ("MambaForCausalLM", "FalconMambaForCausalLM")),
-    Family("Mamba 2", layers.mamba2, ("Mamba2ForCausalLM",)),
+    Family("short convolutions and attention", states.short_conv, ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM")),
+    Family("Mamba", states.mamba, ("MambaForCausalLM", "FalconMambaForCausalLM")),
+    Family("Mamba 2", states.mamba2, ("Mamba2ForCausalLM",)),
     Family("encoder and decoder with cross attention", layers.whisper, ("WhisperForConditionalGeneration",)),
     Family(
         "attention, cross attention counted as attention",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from kvwatch.commands import options
 from kvwatch.commands.output import complain, print_json, say
 from kvwatch.settings.values import size
 
@@ -37,124 +36,14 @@ exit codes:
   1  it does not fit: vLLM would not start
   2  a model that can't be reckoned, a value that can't be used, or a server that can't be read
 """
-_DEFAULT_BATCHED = 8192
-_DEFAULT_UTILIZATION = 0.92
 _MOST_BYTES = 256 << 20
 """Of a config.json."""
-_T = TypeVar("_T")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    model = parser.add_argument_group("model")
-    model.add_argument(
-        "--config", dest="model", type=Path, metavar="FILE", help="the model's config.json, or its folder"
-    )
-    model.add_argument(
-        "--layers", type=_tokens, metavar="N", help="instead of a file: layers that keep every token"
-    )
-    model.add_argument("--kv-heads", type=_tokens, metavar="N", help="key-value heads of a layer")
-    model.add_argument("--head-dim", type=_tokens, metavar="N", help="size of a head")
-    flags = parser.add_argument_group("how vLLM is started")
-    flags.add_argument(
-        "--max-model-len",
-        type=_length,
-        metavar="TOKENS",
-        help="longest request, as 32768 or 32k (default: the model's)",
-    )
-    flags.add_argument(
-        "--kv-cache-dtype",
-        default="auto",
-        metavar="TYPE",
-        help="auto, fp8, fp8_ds_mla, int8_per_token_head, nvfp4, … (default: auto)",
-    )
-    flags.add_argument(
-        "--tensor-parallel-size",
-        type=_ranks,
-        default=1,
-        metavar="N",
-        help="GPUs that share each layer (default: 1)",
-    )
-    flags.add_argument(
-        "--pipeline-parallel-size",
-        type=_ranks,
-        default=1,
-        metavar="N",
-        help="groups of GPUs that share the layers out (default: 1)",
-    )
-    flags.add_argument(
-        "--decode-context-parallel-size",
-        type=_ranks,
-        default=1,
-        metavar="N",
-        help="GPUs that share the tokens (default: 1)",
-    )
-    flags.add_argument(
-        "--block-size",
-        type=_tokens,
-        metavar="TOKENS",
-        help="tokens in a block (default: vLLM's for the model)",
-    )
-    flags.add_argument(
-        "--max-num-batched-tokens",
-        type=_tokens,
-        metavar="TOKENS",
-        help=f"tokens of one step; for windows and overhead (default: {_DEFAULT_BATCHED}, vLLM's from 70 GiB on)",
-    )
-    flags.add_argument("--max-num-seqs", type=options.requests, metavar="REQUESTS", help="requests at once")
-    flags.add_argument(
-        "--enable-prefix-caching",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="counts for models with a state (default: on)",
-    )
-    memory = parser.add_argument_group("memory of one GPU")
-    memory.add_argument(
-        "--kv-cache-memory",
-        type=_bytes,
-        metavar="SIZE",
-        help="for the cache, as 30GiB: vLLM logs it as available KV cache memory",
-    )
-    memory.add_argument(
-        "--gpu-memory",
-        type=_bytes,
-        metavar="SIZE",
-        help="or the whole of the GPU, as 80GiB, less what follows",
-    )
-    memory.add_argument(
-        "--gpu-memory-utilization",
-        type=_share,
-        metavar="SHARE",
-        help=f"share that vLLM may take (default: {_DEFAULT_UTILIZATION}, as in vLLM)",
-    )
-    memory.add_argument(
-        "--weights",
-        metavar="SIZE|PATH",
-        help="of the whole model, as 16GiB, or the folder or index that tells (default: the folder of --config)",
-    )
-    memory.add_argument(
-        "--overhead",
-        type=_bytes,
-        metavar="SIZE",
-        help="activations, CUDA graphs and the like (default: an estimate)",
-    )
-    load = parser.add_argument_group("requests")
-    load.add_argument(
-        "--lengths",
-        type=_lengths,
-        metavar="P=TOKENS",
-        default=None,
-        help="whole lengths, prompt and output, as p50=900,p95=6k,p99=12k",
-    )
-    load.add_argument("--url", metavar="URL", help="a running server: its lengths, cache and limits")
-    for name in ("token-file", "ca-file"):
-        load.add_argument(f"--{name}", metavar="FILE", help="for --url, as in `kvwatch check`")
-    load.add_argument(
-        "--insecure-tls", action="store_true", default=None, help="for --url, as in `kvwatch check`"
-    )
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw it, as .svg or .png (needs kvwatch[plot])"
-    )
-    options.add_json(parser)
+    from kvwatch.commands import plan_options
+
+    plan_options.add(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -237,11 +126,12 @@ def _plan(args: argparse.Namespace, model: Model, live: Server | None) -> Plan:
     from kvwatch.capacity.answer import Plan
     from kvwatch.capacity.caches import Kind
     from kvwatch.capacity.sizing import Flags, laid_out
+    from kvwatch.commands.plan_options import DEFAULT_BATCHED
 
     assumed: list[str] = []
     batched = args.max_num_batched_tokens
     if batched is None:
-        batched = _DEFAULT_BATCHED
+        batched = DEFAULT_BATCHED
         assumed.append(
             f"--max-num-batched-tokens {batched} is assumed: vLLM's default for a GPU of 70 GiB and more;"
             " it is 2048 for a smaller one or an A100"
@@ -280,9 +170,17 @@ def _plan(args: argparse.Namespace, model: Model, live: Server | None) -> Plan:
     return Plan(layout, budget, budget_of, served, args.max_num_seqs, _name(args.model), tuple(assumed))
 
 
+def _name(path: Path | None) -> str:
+    """What stands for the model in a `vllm serve` line: its folder, where that is known."""
+    if path is not None and not path.is_dir():
+        path = path.parent if path.name == "config.json" else None
+    return "MODEL" if path is None or not path.name else shlex.quote(str(path))
+
+
 def _budget(args: argparse.Namespace, model: Model, flags: Flags, reported: int | None) -> Budget | None:
     from kvwatch.capacity.errors import PlanError
     from kvwatch.capacity.memory import Budget, from_gpu
+    from kvwatch.commands.plan_options import DEFAULT_UTILIZATION
 
     if args.kv_cache_memory is not None:
         if args.gpu_memory is not None:
@@ -294,7 +192,7 @@ def _budget(args: argparse.Namespace, model: Model, flags: Flags, reported: int 
     ranks = flags.tensor * flags.pipeline
     return from_gpu(
         args.gpu_memory,
-        args.gpu_memory_utilization or _DEFAULT_UTILIZATION,
+        args.gpu_memory_utilization or DEFAULT_UTILIZATION,
         -(-whole // ranks),
         args.overhead,
         model=model,
@@ -348,54 +246,3 @@ def _draw(path: Path, plan: Plan | None) -> None:
         plan.length or max(plan.rungs),
         marks,
     )
-
-
-def _checked(read: Callable[[str], _T]) -> Callable[[str], _T]:
-    def take(text: str) -> _T:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text}: {error}") from None
-
-    return take
-
-
-@_checked
-def _tokens(text: str) -> int:
-    from kvwatch.capacity.units import tokens
-
-    return tokens(text)
-
-
-def _length(text: str) -> int | None:
-    return None if text == "auto" else _tokens(text)
-
-
-@_checked
-def _ranks(text: str) -> int:
-    from kvwatch.capacity.units import tokens
-
-    return tokens(text)
-
-
-@_checked
-def _bytes(text: str) -> int:
-    found = size(text)
-    if found <= 0:
-        raise ValueError("must be above 0")
-    return found
-
-
-@_checked
-def _share(text: str) -> float:
-    value = float(text) if text.replace(".", "", 1).isascii() and text.replace(".", "", 1).isdigit() else 0.0
-    if not 0 < value <= 1:
-        raise ValueError("must be above 0 and at most 1, as 0.9")
-    return value
-
-
-@_checked
-def _lengths(text: str) -> dict[str, int]:
-    from kvwatch.capacity.lengths import parse
-
-    return parse(text)

@@ -125,7 +125,8 @@ def _text_only(model: str) -> dict[str, Any]:
     if "text_config" not in config:
         return config
     inner = [name.replace("ForConditionalGeneration", "ForCausalLM") for name in config["architectures"]]
-    return config["text_config"] | {"architectures": inner, "torch_dtype": config["torch_dtype"]}
+    text: dict[str, Any] = config["text_config"]
+    return text | {"architectures": inner, "torch_dtype": config["torch_dtype"]}
 
 
 def _config(model: str, flags: dict[str, Any]) -> Any:
