@@ -23,6 +23,14 @@ def from_config(data: Any) -> Model:
     """
     config = read(data)
     name, family = _family(config)
+    try:
+        return _model(config, name, family)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, ZeroDivisionError) as error:
+        # What a file may hold has no end; each reader names the mistakes that are likely.
+        raise PlanError(f"the configuration of {name} does not hold together ({error})") from None
+
+
+def _model(config: Config, name: str, family: Family) -> Model:
     layers = family.read(config)
     if not any(layers):
         raise PlanError("no layer of this model keeps anything")

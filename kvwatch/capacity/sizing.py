@@ -182,7 +182,10 @@ def laid_out(model: Model, flags: Flags) -> Layout:
                 pages.append((i, Page(cache, block, padded_state, padded_state - own)))
             else:
                 pages.append((i, Page(cache, block, layout.token_bytes(cache) * block)))
-    return replace(layout, block_size=block, groups=grouped(pages))
+    found = replace(layout, block_size=block, groups=grouped(pages))
+    if found.bytes_per_block <= 0:
+        raise PlanError("by its configuration this model keeps nothing: a number in it is 0")
+    return found
 
 
 def sized(layout: Layout, memory: int) -> Sizing:

@@ -187,6 +187,7 @@ def _budget(args: argparse.Namespace, model: Model, flags: Flags, reported: int 
             raise PlanError("--kv-cache-memory and --gpu-memory: give one of them")
         return Budget(args.kv_cache_memory)
     if args.gpu_memory is None:
+        _only_with_gpu_memory(args)
         return None if reported is None else Budget(reported)
     whole = _weights(args)
     ranks = flags.tensor * flags.pipeline
@@ -198,6 +199,14 @@ def _budget(args: argparse.Namespace, model: Model, flags: Flags, reported: int 
         model=model,
         batched=flags.batched,
     )
+
+
+def _only_with_gpu_memory(args: argparse.Namespace) -> None:
+    from kvwatch.capacity.errors import PlanError
+
+    for name in ("weights", "overhead", "gpu_memory_utilization"):
+        if getattr(args, name) is not None:
+            raise PlanError(f"--{name.replace('_', '-')} counts only with --gpu-memory: give that, too")
 
 
 def _weights(args: argparse.Namespace) -> int:

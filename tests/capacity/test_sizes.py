@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ from kvwatch.capacity.errors import PlanError, RefusedError
 from kvwatch.capacity.model import from_config, from_numbers
 from kvwatch.capacity.sizing import Flags, Layout, laid_out, sized
 from kvwatch.capacity.units import GIB
-from tests.capacity.families import config
+from tests.capacity.families import QUESTIONS, config
 
 LLAMA = config("llama-3.1-8b")
 GEMMA = config("gemma-4-26b-a4b")
+ODD: tuple[Any, ...] = (None, 0, 10**15, "x", [[]], {})
 
 
 def layout(data: dict[str, Any], **flags: Any) -> Layout:
@@ -135,6 +137,17 @@ def test_what_is_not_known_is_refused(data: dict[str, Any], why: str) -> None:
 def test_what_is_wrong_in_a_configuration_is_named(data: Any, why: str) -> None:
     with pytest.raises(PlanError, match=why):
         laid_out(from_config(data), Flags())
+
+
+@pytest.mark.parametrize("model", sorted({question["model"] for question in QUESTIONS.values()}))
+def test_no_configuration_breaks_it(model: str) -> None:
+    """Whatever stands at a key, or if nothing does: a plan, or a line that says what is wrong."""
+    whole = config(model)
+    for key in whole:
+        for odd in ODD:
+            with contextlib.suppress(PlanError):
+                found = laid_out(from_config(whole | {key: odd}), Flags(max_model_len=4096))
+                assert sized(found, GIB).kv_cache_tokens >= 0
 
 
 @pytest.mark.parametrize(

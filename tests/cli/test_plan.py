@@ -103,6 +103,7 @@ def test_without_a_length_a_plain_model_has_tokens_and_one_with_windows_has_none
         (["--config", "nowhere.json"], "nowhere.json: No such file"),
         (["--config", "{text}"], "not JSON"),
         (["--config", "{model}", "--layers", "3"], "one or the other"),
+        (["--config", "{model}", "--weights", "16GiB"], "--weights counts only with --gpu-memory"),
         (["--config", "{model}", "--gpu-memory", "24GiB"], "needs the size of the weights"),
         (
             ["--config", "{model}", "--gpu-memory", "8GiB", "--weights", "16GiB"],
