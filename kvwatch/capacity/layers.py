@@ -77,13 +77,21 @@ def alternating(every: int, window: int, *, wider: int = 0) -> Callable[[Config]
     """
 
     def read(config: Config) -> Layers:
-        period = config.number("sliding_window_pattern", every)
-        types = config.listed("layer_types") or [
-            _SLIDING if period and (i + 1) % period else FULL for i in range(config.layers)
-        ]
+        types = config.listed("layer_types") or _pattern(config, every)
         return by_types(config, types, config.number("sliding_window", window) + wider)
 
     return read
+
+
+def _pattern(config: Config, every: int) -> list[str]:
+    """Kinds of layers after `sliding_window_pattern`: every so many, or letters as ``LLLG`` (the last one is G)."""
+    pattern, count = config.get("sliding_window_pattern", every), config.layers
+    if isinstance(pattern, str) and pattern and not set(pattern) - set("LG"):
+        local = [pattern[i % len(pattern)] == "L" and i < count - 1 for i in range(count)]
+    else:
+        period = config.number("sliding_window_pattern", every)
+        local = [bool(period and (i + 1) % period) for i in range(count)]
+    return [_SLIDING if one else FULL for one in local]
 
 
 def gpt_oss(config: Config) -> Layers:

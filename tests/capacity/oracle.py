@@ -44,6 +44,7 @@ from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models import registry
 from vllm.platforms import current_platform
 from vllm.platforms.interface import Platform
+from vllm.triton_utils import triton
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils.torch_utils import nvfp4_kv_cache_full_dim
 from vllm.v1.attention.backends.mla.flashmla_sparse import FlashMLASparseBackend
@@ -100,6 +101,7 @@ def pretend() -> None:
     """Lets the platform choose what a GPU would, in this process alone."""
     for name in ("torchvision", "torchvision.transforms", "torchvision.transforms.v2"):
         sys.modules[name] = MagicMock(__spec__=ModuleSpec(name, None))  # nobody looks at an image
+    triton.set_allocator = lambda _: None
     sys.modules["oracle"] = sys.modules[__name__]
     registry._run_in_subprocess = lambda inspect: inspect()
     torch.cpu._is_avx512_bf16_supported = lambda: False
