@@ -9,6 +9,7 @@ from typing import Any
 
 from kvwatch.capacity import lengths, steps
 from kvwatch.capacity.caches import Kind
+from kvwatch.capacity.groups import Group
 from kvwatch.capacity.memory import Budget
 from kvwatch.capacity.sizing import Flags, Layout, Sizing, sized
 from kvwatch.capacity.units import GIB, gib, thousands
@@ -217,7 +218,7 @@ class Plan:
         return None if self.sizing is None else self.sizing.concurrency(length)
 
 
-def _group(group: Any) -> dict[str, Any]:
+def _group(group: Group) -> dict[str, Any]:
     page = group.page
     return {
         "layers": len(group.pages),

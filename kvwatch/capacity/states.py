@@ -70,7 +70,7 @@ def granite_hybrid(config: Config) -> Layers:
 
 def falcon_h1(config: Config) -> Layers:
     """Falcon-H1: every layer attends and has a state besides."""
-    inner = config.get("mamba_d_ssm") or config.number("mamba_expand", 2) * config.needed("hidden")
+    inner = config.number("mamba_d_ssm", 0) or config.number("mamba_expand", 2) * config.needed("hidden")
     return tuple((_granite_state(config, inner), attention(config)) for _ in range(config.layers))
 
 
