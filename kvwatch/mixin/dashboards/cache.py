@@ -133,7 +133,8 @@ def prefix(scope: Scope) -> Row:
                 (
                     Query(ratio(hit, asked), "local cache"),
                     Query(ratio(outside, outside_asked), "external cache"),
-                    Query(f"avg({scope('prompt_tokens_reused_ratio')})", "reused prompt tokens (5 min)"),
+                    Query(f"min({scope('prompt_tokens_reused_ratio')})", "reused prompt tokens (5 min)"),
+                    Query(f"min({scope('prefix_cache_lifetime_hit_ratio')})", "since the start (v0)"),
                 ),
                 "Tokens found in the cache / tokens looked up. Not compared with a target here: what can be"
                 " found depends on what prompts share. Under pressure, up to vLLM 0.26, look-ups are counted"

@@ -14,7 +14,9 @@ def queue(scope: Scope) -> Row:
     finished = scope.rate("requests_finished_total")
 
     def ended(how: str) -> str:
-        return ratio(scope.rate("requests_finished_total", f'reason="{how}"'), finished)
+        """Nothing of a kind is 0, as long as there are counts of others."""
+        of_kind = total(scope.rate("requests_finished_total", f'reason="{how}"'))
+        return f"({of_kind} or 0 * {total(finished)})\n/\n{total(finished)}"
 
     return Row(
         "Who waits, who runs?",
