@@ -88,10 +88,12 @@ def prometheus(
     rules: Path | None = None,
     alertmanager: str = "",
     labels: Mapping[str, str] | None = None,
+    lookback: str = "5m",
 ) -> Iterator[Prometheus]:
     """A real Prometheus that scrapes `target` and judges `rules` every `interval`, and tells `alertmanager`.
 
-    Addresses are host:port; `labels` go with all that it tells others.
+    Addresses are host:port; `labels` go with all that it tells others. A sample stands for `lookback` unless a newer
+    one, or the end of its series, was scraped.
     """
     port = free_port()
     document = {
@@ -113,6 +115,7 @@ def prometheus(
         f"--config.file={config}",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
+        f"--query.lookback-delta={lookback}",
     )
     url = f"http://127.0.0.1:{port}"
     with process(folder / "prometheus.log", *command):

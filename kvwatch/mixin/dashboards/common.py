@@ -105,20 +105,16 @@ def marks(scope: Scope) -> tuple[Annotation, ...]:
 
 def symptom_columns(options: Options, *, server: bool) -> tuple[Column, ...]:
     """Of `queries.firing` with runbooks."""
-    where = (
-        Column("target", "server", width=170, link=TO_SERVER, link_title="This server"),
-        Column("model_name", "model", width=120),
-    )
+    where = Column("target", "server", width=130, link=TO_SERVER, link_title="This server, at this time")
     return (
-        Column("severity", width=90, shades=SEVERITY),
+        Column("severity", width=80, shades=SEVERITY),
         Column(
             "title",
             "symptom",
             link=f"{options.runbook_url}/kvwatch${{__data.fields.page}}.md",
             link_title="Runbook: what it means, what to do",
         ),
-        *(where if server else ()),
-        Column("engine", width=75),
-        Column("role", width=75),
-        Column("Value", "since", unit="dtdurations", width=130),
+        where if server else Column("engine", width=75),
+        Column("role", width=65),
+        Column("Value", "since", unit="dtdurations", decimals=0, width=110),
     )

@@ -99,9 +99,10 @@ def _sums(scope: Scope) -> tuple[Panel, ...]:
                 Query(total(rate("generation_tokens_total")), "generated tokens/s"),
                 Query(total(finished), "requests/s"),
                 Query(mean(scope, "request_generation_tokens", window=RANGE), "tokens per answer"),
+                Query(ratio(rate("preemptions_total"), finished), "preemptions per request"),
             ),
-            "What was done per second over the shown time, and the mean length of answers. Unlike lengths"
-            " make all other numbers unlike.",
+            "What was done per second over the shown time, the mean length of answers, and preemptions per"
+            " finished request. Unlike lengths make all other numbers unlike.",
             width=12,
             height=4,
             base=SKY,
@@ -116,7 +117,6 @@ def _sums(scope: Scope) -> tuple[Panel, ...]:
                     ratio(rate("prefix_cache_hit_tokens_total"), rate("prefix_cache_queried_tokens_total")),
                     "hit ratio",
                 ),
-                Query(ratio(rate("preemptions_total"), finished), "preempted per finished"),
                 Query(
                     ratio(
                         rate("kv_cache_usage_above_seconds_total", 'threshold="0.95"'),
@@ -125,7 +125,7 @@ def _sums(scope: Scope) -> tuple[Panel, ...]:
                     "time nearly full",
                 ),
             ),
-            "Prefix cache tokens found / looked up, preemptions per finished request, and the share of the"
+            "Prefix cache tokens found / looked up, and the share of the"
             " time with usage ≥ 0.95, over the shown time.",
             width=12,
             height=4,

@@ -31,7 +31,7 @@ from kvwatch.mixin.options import Options
 
 #: Regimes in which requests are held up.
 _HELD = f'regime=~"{Regime.KV_LIMITED}|{Regime.SEQUENCE_LIMITED}|{Regime.PREFILL_LIMITED}"'
-_SERVER_COLUMN = Column("target", "server", width=190, link=TO_SERVER, link_title="This server, at this time")
+_SERVER_COLUMN = Column("target", "server", width=170, link=TO_SERVER, link_title="This server, at this time")
 
 
 def dashboard(options: Options) -> Dashboard:
@@ -124,17 +124,29 @@ def _now(scope: Scope, options: Options) -> Row:
                 "A line per model on a server, the highest cache pressure first; a click on a server opens"
                 " its dashboard with this time range. Held up: share of the time in which requests waited for"
                 " the cache, a slot or prefill. Demand: 1 is exactly full.",
-                width=14,
+                width=13,
                 height=8,
                 columns=(
                     _SERVER_COLUMN,
                     Column("model_name", "model"),
-                    Column("score", width=75, steps=(step("engine_restarted.pressure"),)),
-                    Column("held up", unit="percentunit", width=85, steps=(step("kv_exhausted.share"),)),
-                    Column("demand", width=85, steps=(step("regime.demand"),)),
-                    Column("peak", unit="percentunit", width=75, steps=(step("regime.full_usage", LOOK),)),
+                    Column("score", decimals=2, width=75, steps=(step("engine_restarted.pressure"),)),
+                    Column(
+                        "held up",
+                        unit="percentunit",
+                        decimals=0,
+                        width=85,
+                        steps=(step("kv_exhausted.share"),),
+                    ),
+                    Column("demand", decimals=2, width=85, steps=(step("regime.demand"),)),
+                    Column(
+                        "peak",
+                        unit="percentunit",
+                        decimals=0,
+                        width=75,
+                        steps=(step("regime.full_usage", LOOK),),
+                    ),
                     Column("waiting", width=80),
-                    Column("hit ratio", unit="percentunit", width=90),
+                    Column("hit ratio", unit="percentunit", decimals=0, width=90),
                 ),
                 sort="score",
                 absent="No server answers",
@@ -146,9 +158,9 @@ def _now(scope: Scope, options: Options) -> Row:
                 (Query(firing(scope, options.runbook_url), "firing"),),
                 "Symptoms that fire now. A click on a symptom opens its runbook, on a server its dashboard."
                 " Act on causes: effects go away with them.",
-                width=10,
+                width=11,
                 height=8,
-                columns=tuple(one for one in symptom_columns(options, server=True) if one.name != "engine"),
+                columns=symptom_columns(options, server=True),
                 sort="role",
                 absent="Nothing fires (but down and unknown are not fine)",
             ),
@@ -171,7 +183,7 @@ def _now(scope: Scope, options: Options) -> Row:
                     _SERVER_COLUMN,
                     Column("instance", "watched by"),
                     Column("outcome", "failure"),
-                    Column("failed scrapes", width=130),
+                    Column("failed scrapes", decimals=0, width=130),
                 ),
                 sort="failed scrapes",
                 absent="All servers answer",
@@ -332,7 +344,11 @@ def _reach(scope: Scope) -> Row:
                 ),
                 "Restarts that kvwatch saw in the shown time, the most first. High pressure just before one"
                 " points to memory: the symptom engine_restarted says so.",
-                columns=(_SERVER_COLUMN, Column("instance", "watched by"), Column("restarts", width=90)),
+                columns=(
+                    _SERVER_COLUMN,
+                    Column("instance", "watched by"),
+                    Column("restarts", decimals=0, width=90),
+                ),
                 sort="restarts",
                 absent="No restarts in the shown time",
             ),

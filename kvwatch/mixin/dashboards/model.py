@@ -49,6 +49,7 @@ class Column:
     name: str
     title: str = ""
     unit: str = ""
+    decimals: int | None = None
     width: int = 0
     steps: tuple[Step, ...] = ()
     shades: Mapping[str, str] = field(default_factory=dict)
@@ -62,7 +63,7 @@ class Panel:
 
     `steps` colour a value (and are drawn as lines in a graph), below the first of them `base` holds. `colours` are
     those of series by their legend. `absent` stands where no query finds a series, `nan` where a ratio has no
-    denominator. A table shows only its `columns`, in their order, the highest first by the column `sort`. `repeat` names a
+    denominator. A table shows only its `columns`, in their order, sorted by the column `sort`. `repeat` names a
     variable for each of whose values the panel stands once; `shift` one that says how much earlier its time range
     lies.
     """

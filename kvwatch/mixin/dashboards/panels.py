@@ -111,8 +111,9 @@ def _custom(panel: Panel) -> dict[str, Any]:
 
 def _overrides(panel: Panel) -> Iterable[dict[str, Any]]:
     colours = dict(panel.colours)
-    if panel.kind in _GRAPH and not colours and len(panel.queries) > 1:
-        colours = {query.legend: colour for query, colour in zip(panel.queries, SERIES, strict=False)}
+    if panel.kind in _GRAPH and not colours:
+        known = [query.legend for query in panel.queries if "{{" not in query.legend]
+        colours = dict(zip(known, SERIES, strict=False))
     for name, colour in colours.items():
         yield override(name, {"color": {"mode": "fixed", "fixedColor": colour}})
 

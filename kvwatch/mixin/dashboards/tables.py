@@ -53,6 +53,8 @@ def _hidden(panel: Panel) -> list[str]:
 def _column(one: Column) -> dict[str, Any]:
     plain = {"displayName": one.title, "unit": one.unit, "custom.width": one.width}
     found: dict[str, Any] = {key: value for key, value in plain.items() if value}
+    if one.decimals is not None:
+        found["decimals"] = one.decimals
     if one.steps:
         found["thresholds"] = thresholds(one.steps, "transparent")
         found["custom.cellOptions"] = {"type": "color-background", "mode": "basic"}
