@@ -125,8 +125,8 @@ def test_every_query_has_data_in_every_generation_or_a_reason(
             + table(["dashboard", "panels", "queries", *(f"with data: {one}" for one in VERSIONS)], rows)
         )
         print("\nwithout data:")
-        for (board_name, panel, ref, why), releases in _by_query(missing).items():
-            print(f"  {board_name}, {panel}, {ref}: {', '.join(releases)} ({why})")
+        for (name, panel, ref, reason), releases in _by_query(missing).items():
+            print(f"  {name}, {panel}, {ref}: {', '.join(releases)} ({reason})")
     assert not unexpected, "queries without data:\n" + "\n".join(unexpected)
     assert {why for _, _, why in WITHOUT} == needed.keys()
 

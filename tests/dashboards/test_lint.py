@@ -70,7 +70,7 @@ def template_label_promql(board: Board) -> Found:
     for one in board["templating"]["list"]:
         if one["type"] == "query":
             inside = re.fullmatch(r"label_values\((.+), ?\w+\)", one["query"]["query"], re.DOTALL)
-            if not inside or not promql.parse(filled(inside[1], variables(board))):
+            if not inside or not [*selectors(promql.parse(filled(inside[1], variables(board))))]:
                 yield one["name"], "no label_values of a selector"
 
 

@@ -30,7 +30,7 @@ BUCKETS = {row.full_name + "_bucket" for row in METRICS if row.type is Type.HIST
 def uses(node: Any, function: str = "", outer: str = "") -> Iterator[tuple[str, str, str]]:
     """Every metric with the function that its range is given to, and the function around that."""
     if isinstance(node, promql.VectorSelector):
-        yield node.name, function, outer
+        yield node.name or "", function, outer
     if isinstance(node, promql.Call):
         function, outer = node.func.name, function or outer
     for name in ("lhs", "rhs", "expr", "param", "vector_selector"):

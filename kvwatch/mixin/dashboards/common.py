@@ -17,8 +17,9 @@ LIMITS = limits_of({})
 TO_SERVER = (
     f"/d/{SERVER_UID}?${{__url_time_range}}&${{datasource:queryparam}}"
     "&var-job=${__data.fields.job}&var-instance=${__data.fields.instance}&var-target=${__data.fields.target}"
+    "&${model_name:queryparam}&${engine:queryparam}"
 )
-#: Windows of what is marked in graphs, and of what tables tell of. Fixed: marks are no graph with a resolution.
+#: The window of what is marked in graphs. Fixed: marks have no resolution.
 _MARKED = "2m"
 
 

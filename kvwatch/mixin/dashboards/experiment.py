@@ -34,7 +34,6 @@ def dashboard(options: Options) -> Dashboard:
         "B is earlier by",
         "How much earlier the time range of B lies: 0s for the same time, to compare two servers.",
         choices={("the same time" if one == "0s" else one): one for one in _SHIFTS},
-        every=False,
     )
     return Dashboard(
         EXPERIMENT_UID,

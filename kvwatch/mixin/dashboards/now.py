@@ -118,7 +118,7 @@ def _why(scope: Scope, options: Options) -> tuple[Panel, ...]:
             "What fires?",
             Kind.TABLE,
             "none",
-            (Query(firing(scope, options.runbook_url), "firing"),),
+            (Query(firing(scope), "firing"),),
             "Symptoms that fire now; a click on one opens its runbook. Act on a cause: what is an effect of"
             " another goes away with it, and does not page.",
             width=12,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kvwatch.mixin.dashboards.colours import GREY, SERIES
-from kvwatch.mixin.dashboards.model import Kind, Panel, Query
+from kvwatch.mixin.dashboards.model import NO_TRAFFIC, Kind, Panel, Query
 from kvwatch.mixin.dashboards.tables import REFS, columns, mapped, override, thresholds, transformations
 
 #: Grafana's name of the panel.
@@ -74,7 +74,7 @@ def _defaults(panel: Panel) -> dict[str, Any]:
     }
     if panel.kind is Kind.TIMELINE:
         found["color"] = {"mode": "thresholds"}
-    ends = {"min": panel.low, "max": panel.high, "decimals": panel.decimals}
+    ends = {"min": 0, "max": panel.high, "decimals": panel.decimals}
     if panel.kind is not Kind.TABLE:
         found |= {name: value for name, value in ends.items() if value is not None}
     return found
@@ -82,7 +82,7 @@ def _defaults(panel: Panel) -> dict[str, Any]:
 
 def _mappings(panel: Panel) -> list[dict[str, Any]]:
     words = [mapped(panel.words)] if panel.words else []
-    none = {"match": "nan", "result": {"text": panel.nan, "color": GREY, "index": len(panel.words)}}
+    none = {"match": "nan", "result": {"text": NO_TRAFFIC, "color": GREY, "index": len(panel.words)}}
     return [*words, {"type": "special", "options": none}]
 
 
