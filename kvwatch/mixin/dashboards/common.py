@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kvwatch.core.lifecycle import Stage
 from kvwatch.core.symptoms import limits_of
-from kvwatch.mixin.dashboards.colours import ACT, LOOK, SEVERITY
+from kvwatch.mixin.dashboards.colours import ACT, GREY, LOOK, SEVERITY
 from kvwatch.mixin.dashboards.model import Annotation, Column, Step, Variable
-from kvwatch.mixin.dashboards.queries import Scope
+from kvwatch.mixin.dashboards.queries import CAUSE, EFFECT, Scope
 from kvwatch.mixin.options import Options
 from kvwatch.mixin.promql import select
 
@@ -108,7 +108,7 @@ def symptom_columns(options: Options, *, server: bool) -> tuple[Column, ...]:
     """Of `queries.firing` with runbooks."""
     where = Column("target", "server", width=130, link=TO_SERVER, link_title="This server, at this time")
     return (
-        Column("severity", width=80, shades=SEVERITY),
+        Column("severity", width=80, words={level: (level, colour) for level, colour in SEVERITY.items()}),
         Column(
             "title",
             "symptom",
@@ -116,6 +116,6 @@ def symptom_columns(options: Options, *, server: bool) -> tuple[Column, ...]:
             link_title="Runbook: what it means, what to do",
         ),
         where if server else Column("engine", width=75),
-        Column("role", width=65),
+        Column("role", width=65, words={CAUSE: ("cause", ACT), EFFECT: ("effect", GREY)}),
         Column("Value", "since", unit="dtdurations", decimals=0, width=110),
     )

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from kvwatch.mixin.dashboards.colours import BLUE, ORANGE, REGIME, SKY, VERMILLION
+from kvwatch.mixin.dashboards import now
+from kvwatch.mixin.dashboards.colours import BLUE, ORANGE, SKY, VERMILLION
 from kvwatch.mixin.dashboards.common import EXPERIMENT_UID, about, job, marks, step, variables
 from kvwatch.mixin.dashboards.model import Dashboard, Kind, Panel, Query, Row, Variable
-from kvwatch.mixin.dashboards.queries import RANGE, Scope, highest, mean, quantile, ratio, regime_share, total
+from kvwatch.mixin.dashboards.queries import RANGE, Scope, highest, mean, quantile, ratio, total
 from kvwatch.mixin.options import Options
 
 _EARLIER = "b_earlier_by"
@@ -165,18 +166,7 @@ def _load(scope: Scope) -> tuple[Panel, ...]:
 
 def _waiting(scope: Scope) -> tuple[Panel, ...]:
     return (
-        Panel(
-            "Why do requests wait?",
-            Kind.STACK,
-            "percentunit",
-            (Query(regime_share(scope), "{{regime}}"),),
-            "Share of the time in each regime. A change helped if the share in which requests wait fell under"
-            " the same load, and did not only move from one limit to another.",
-            width=12,
-            colours=REGIME,
-            high=1,
-            absent="No kvwatch watched this server then",
-        ),
+        now.regimes(scope, width=12),
         Panel(
             "Running and waiting",
             Kind.LINES,

@@ -44,7 +44,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """How a table shows a label or a query's value. `shades`: colours of words; `link`: where a click leads."""
+    """How a table shows a label or a query's value. `words` are for values, with colours; a click leads to `link`."""
 
     name: str
     title: str = ""
@@ -52,7 +52,7 @@ class Column:
     decimals: int | None = None
     width: int = 0
     steps: tuple[Step, ...] = ()
-    shades: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     link: str = ""
     link_title: str = ""
 

@@ -100,21 +100,25 @@ def usage_share(scope: Scope) -> str:
     return f"{total(above, 'threshold')}\n/ on () group_left ()\n{total(watched)}"
 
 
-def firing(scope: Scope) -> str:
-    """Symptoms that fire: seconds since then, with severity and title, and whether another accounts for them.
+#: What the label `role` of `firing` says: 1 for a cause, 2 for what another accounts for.
+CAUSE, EFFECT = "1", "2"
 
-    The label `page` names the runbook as alerts do: the symptom's words without the underscores.
+
+def firing(scope: Scope) -> str:
+    """Symptoms that fire: seconds since they do, with severity, title, and whether another accounts for them.
+
+    What fires is few of many, so it is chosen first and each family is asked for once. `count_values` makes a label
+    of a number: 1 for firing, and 1 more if explained. The label `page` names the runbook as alerts do: the symptom's
+    words without the underscores.
     """
     key = f"{ENGINE}, symptom"
-    state = scope.loose("symptom_state", f'state="{Stage.FIRING}"')
+    state = f'state="{Stage.FIRING}"'
+    fires = f"({scope.loose('symptom_state', state)} == 1)"
+    explained = scope.loose("symptom_explained")
+    role = f'count_values by ({key}) ("role",\n{fires} + on ({key}) {explained})'
     since = f"(time() - {scope.loose('symptom_since_timestamp_seconds')})"
-    fires = f"{since}\nand on ({key}) ({state} == 1)"
-    explained = f"({scope.loose('symptom_explained')} == 1)"
-    told = (
-        f'label_replace({fires}\nunless on ({key}) {explained}, "role", "cause", "", "")\nor\n'
-        f'label_replace({fires}\nand on ({key}) {explained}, "role", "effect", "", "")'
-    )
-    named = f"({told})\n* on ({SERVER}, symptom) group_left (severity, title)\n{scope('symptom_info')}"
+    told = f"{role}\n* on ({key}) group_left () {since}"
+    named = f"{told}\n* on ({SERVER}, symptom) group_left (severity, title) {scope('symptom_info')}"
     words = "_?([a-z0-9]*)" * 6
     page = "".join(f"${number}" for number in range(1, 7))
     return f'label_replace({named}, "page", "{page}", "symptom", "{words}")'

@@ -58,8 +58,8 @@ def _column(one: Column) -> dict[str, Any]:
     if one.steps:
         found["thresholds"] = thresholds(one.steps, "transparent")
         found["custom.cellOptions"] = {"type": "color-background", "mode": "basic"}
-    if one.shades:
-        found["mappings"] = [mapped({value: (value, colour) for value, colour in one.shades.items()})]
+    if one.words:
+        found["mappings"] = [mapped(one.words)]
         found["custom.cellOptions"] = {"type": "color-text"}
     if one.link:
         found["links"] = [{"title": one.link_title, "url": one.link, "targetBlank": False}]
