@@ -30,7 +30,7 @@ def test_a_saturated_server_looks_like_one(tmp_path: Path) -> None:
         fires = panel("What fires?")
         found = lines(fires, view.ask(fires))
         assert found[0]["title"] == "Requests are preempted and computed again"
-        assert [line["role"] for line in found] == ["1", "2", "2", "2"]
+        assert [line["why"] for line in found] == ["1", "2", "2", "2"]
         assert found[0]["page"] == "kvthrashing"
         shown = {**view.values, "shown_model": "tiny-llama"}
         first_row = {**BOARD, "panels": BOARD["panels"][:10]}

@@ -116,6 +116,6 @@ def symptom_columns(options: Options, *, server: bool) -> tuple[Column, ...]:
             link_title="Runbook: what it means, what to do",
         ),
         where if server else Column("engine", width=75),
-        Column("role", width=65, words={CAUSE: ("cause", ACT), EFFECT: ("effect", GREY)}),
+        Column("why", "role", width=65, words={CAUSE: ("cause", ACT), EFFECT: ("effect", GREY)}),
         Column("Value", "since", unit="dtdurations", decimals=0, width=110),
     )

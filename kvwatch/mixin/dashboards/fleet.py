@@ -165,7 +165,7 @@ def _now(scope: Scope, options: Options) -> Row:
                 width=11,
                 height=8,
                 columns=symptom_columns(options, server=True),
-                sort="role",
+                sort="why",
                 absent="Nothing fires (but down and unknown are not fine)",
             ),
             Panel(

@@ -123,7 +123,7 @@ def _why(scope: Scope, options: Options) -> tuple[Panel, ...]:
             " another goes away with it, and does not page.",
             width=12,
             columns=symptom_columns(options, server=False),
-            sort="role",
+            sort="why",
             absent="Nothing fires (but down and unknown are not fine)",
         ),
         regimes(scope, width=12),

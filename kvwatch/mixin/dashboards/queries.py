@@ -100,7 +100,7 @@ def usage_share(scope: Scope) -> str:
     return f"{total(above, 'threshold')}\n/ on () group_left ()\n{total(watched)}"
 
 
-#: What the label `role` of `firing` says: 1 for a cause, 2 for what another accounts for.
+#: What the label `why` of `firing` says: 1 for a cause, 2 for what another accounts for.
 CAUSE, EFFECT = "1", "2"
 
 
@@ -108,14 +108,15 @@ def firing(scope: Scope) -> str:
     """Symptoms that fire: seconds since they do, with severity, title, and whether another accounts for them.
 
     What fires is few of many, so it is chosen first and each family is asked for once. `count_values` makes a label
-    of a number: 1 for firing, and 1 more if explained. The label `page` names the runbook as alerts do: the symptom's
-    words without the underscores.
+    of a number: 1 for firing, and 1 more if explained. Its name is the last in the alphabet, since in queries over a
+    range Prometheus 2.42 drops labels that come after it. The label `page` names the runbook as alerts do: the
+    symptom's words without the underscores.
     """
     key = f"{ENGINE}, symptom"
     state = f'state="{Stage.FIRING}"'
     fires = f"({scope.loose('symptom_state', state)} == 1)"
     explained = scope.loose("symptom_explained")
-    role = f'count_values by ({key}) ("role",\n{fires} + on ({key}) {explained})'
+    role = f'count_values by ({key}) ("why",\n{fires} + on ({key}) {explained})'
     since = f"(time() - {scope.loose('symptom_since_timestamp_seconds')})"
     told = f"{role}\n* on ({key}) group_left () {since}"
     named = f"{told}\n* on ({SERVER}, symptom) group_left (severity, title) {scope('symptom_info')}"
