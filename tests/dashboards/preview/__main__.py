@@ -62,7 +62,9 @@ def _draw(given: Filled, name: str, folder: Path, seconds: int, chosen: dict[str
     path = folder / f"{name}.png"
     picture(board, View(given, end - seconds, end, 1.0, values | {"shown_model": "tiny-llama"}), path)
     with Image.open(path) as image:
-        image.convert("RGB").quantize(255, method=Image.Quantize.MAXCOVERAGE, kmeans=3).save(path, optimize=True)
+        image.convert("RGB").quantize(255, method=Image.Quantize.MAXCOVERAGE, kmeans=3).save(
+            path, optimize=True
+        )
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 
 
