@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kvwatch.core import evidence
 from kvwatch.core.findings import causes_of, explained_by, lifecycles
 from kvwatch.core.gpu import Gpu
 from kvwatch.core.lifecycle import Stage
@@ -219,8 +220,20 @@ def _symptom_states(reading: Reading) -> Iterator[Sample]:
 def _symptom_explained(reading: Reading) -> Iterator[Sample]:
     causes = causes_of(reading.state)
     for key, name, life in lifecycles(reading.state):
-        by = explained_by(key, name, causes) if life.stage is Stage.FIRING else ()
+        by = explained_by(key, name, causes) if life.goes_on else ()
         yield (*key, name), float(bool(by))
+
+
+def _symptom_firing(reading: Reading) -> Iterator[Sample]:
+    for key, name, life in lifecycles(reading.state):
+        yield (*key, name), float(life.goes_on)
+
+
+def _symptom_evidence(reading: Reading) -> Iterator[Sample]:
+    for key, name, life in lifecycles(reading.state):
+        if life.goes_on:
+            for fact, text, value in evidence.samples(life.evidence):
+                yield (*key, name, fact, text), value
 
 
 def _symptom_since(reading: Reading) -> Iterator[Sample]:
@@ -474,6 +487,24 @@ METRICS: tuple[Metric, ...] = (
         " Symptoms of the whole target have no model_name and no engine.",
         (*ENGINE, "symptom", "state"),
         _symptom_states,
+    ),
+    Metric(
+        "symptom_firing",
+        _G,
+        _Y,
+        "1 while the symptom fires, and while it can't be judged after it fired, since that does not end it: what the"
+        " alerts ask.",
+        (*ENGINE, "symptom"),
+        _symptom_firing,
+    ),
+    Metric(
+        "symptom_evidence",
+        _G,
+        _Y,
+        "The numbers that made a symptom fire, by name, in the units that the name says; only while it fires. What is"
+        " no number stands in the label text, with 1 as its value.",
+        (*ENGINE, "symptom", "evidence", "text"),
+        _symptom_evidence,
     ),
     Metric(
         "symptom_explained",

@@ -55,11 +55,11 @@ Causes = Mapping[EngineKey, Sequence[str]]
 
 
 def causes_of(state: State) -> Causes:
-    """What accounts for others: symptoms that fire, and those that do so already while pending."""
+    """What accounts for others: symptoms that fire, go on unseen, or do so already while pending."""
     found: dict[EngineKey, list[str]] = {}
     for key, name, life in lifecycles(state):
         early = life.stage is Stage.PENDING and BY_ID[name].explains_while_pending
-        if life.stage is Stage.FIRING or early:
+        if life.goes_on or early:
             found.setdefault(key, []).append(name)
     return found
 

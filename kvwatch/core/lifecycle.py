@@ -46,6 +46,11 @@ class Lifecycle:
     verdict: Verdict = Verdict.CLEAR
     unknown_since: float | None = None
 
+    @property
+    def goes_on(self) -> bool:
+        """Fires, or did when its signals went missing: what can't be judged any more has not ended by that."""
+        return (self.held if self.stage is Stage.UNKNOWN else self.stage) is Stage.FIRING
+
 
 def step(
     before: Lifecycle, judgement: Judgement, now: float, *, for_s: float, keep_s: float, grace_s: float

@@ -130,8 +130,8 @@ def _held(state: State, ledger: Ledger) -> Iterable[tuple[Id, Told]]:
     causes = causes_of(state)
     for key, name, life in lifecycles(state):
         told = ledger.get((key, name))
-        unknown = life.stage is Stage.UNKNOWN and life.held is Stage.FIRING
-        if told is not None and unknown and not told.notice.resolved and not explained_by(key, name, causes):
+        unseen = life.goes_on and life.stage is Stage.UNKNOWN
+        if told is not None and unseen and not told.notice.resolved and not explained_by(key, name, causes):
             yield (key, name), told
 
 

@@ -69,7 +69,25 @@ def _inhibitions(options: Options) -> list[dict[str, Any]]:
                         "equal": equal,
                     }
                 )
-    return rules
+    return [*rules, *_budgets(options, speaking)]
+
+
+def _budgets(options: Options, speaking: set[str]) -> list[dict[str, Any]]:
+    """An objective that is missed since a server is in trouble: what pages for the trouble is enough.
+
+    Only a critical one mutes it, whatever severities the options give: no page is muted by what pages nobody.
+    """
+    causes = [alert_name(row.id) for row in SYMPTOMS if "ttft_high" in row.explains and row.id in speaking]
+    burns = [one.name for one in alerts.meta(options) if one.name in (alerts.FAST_BURN, alerts.SLOW_BURN)]
+    if not (causes and burns):
+        return []
+    return [
+        {
+            "source_matchers": [f'alertname=~"{"|".join(causes)}"', 'severity="critical"'],
+            "target_matchers": [f'alertname=~"{"|".join(burns)}"'],
+            "equal": _SERVER,
+        }
+    ]
 
 
 def _equal(cause: Symptom, effect: Symptom) -> list[str]:

@@ -2,7 +2,7 @@
 
 How long a symptom must hold and how long it must be over is kvwatch's own doing, so their rules have no `for`. One
 that another accounts for makes no alert at all, in whatever Alertmanager: the expression leaves it out. All labels
-but `state` stay, since only `instance` tells apart sidecars that each call their server by the same name.
+stay, since only `instance` tells apart sidecars that each call their server by the same name.
 """
 
 from __future__ import annotations
@@ -17,8 +17,16 @@ from kvwatch.mixin.options import FAST, SLOW, Options, alert
 from kvwatch.mixin.promql import select
 from kvwatch.mixin.recording import late
 
+FAST_BURN, SLOW_BURN = alert("TtftBudgetFastBurn"), alert("TtftBudgetSlowBurn")
 #: Actions that a notification shows; the runbook has them all.
 _SHOWN = 3
+#: A sample in words: its text, or its value with the unit that its name says, three digits, or all before the point.
+_VALUE = (
+    "{{ if .Labels.text }}{{ .Labels.text }}"
+    '{{ else if match "seconds$" .Labels.evidence }}{{ .Value | humanizeDuration }}'
+    '{{ else if lt .Value 1000.0 }}{{ .Value | printf "%.3g" }}'
+    '{{ else }}{{ .Value | printf "%.0f" }}{{ end }}'
+)
 _GENERIC = Snapshot(EngineKey("any"))
 
 
@@ -53,15 +61,27 @@ def _of(row: Symptom, options: Options) -> Alert:
         where += ", model {{ $labels.model_name }}, engine {{ $labels.engine }}"
     first = [action.text for action in row.actions_for(_GENERIC)[:_SHOWN]]
     todo = "".join(f"\n{number}. {text}" for number, text in enumerate(first, 1))
-    firing = select("symptom_state", this, 'state="firing"', options.selector)
+    firing = select("symptom_firing", this, options.selector)
     explained = select("symptom_explained", this, options.selector)
     return Alert(
         name=alert_name(row.id),
-        expr=f"max without (state) ({firing}) == 1\nunless\n{explained} == 1",
+        expr=f"{firing} == 1\nunless\n{explained} == 1",
         severity=row.severity,
         summary=f"{row.title}.",
-        description=f"{where}: {row.meaning}\nWhat to do first:{todo}",
+        description=f"{where}: {row.meaning}{_numbers(row.id)}\nWhat to do first:{todo}",
         symptom=row,
+    )
+
+
+def _numbers(symptom: str) -> str:
+    """A template that looks up the evidence when the alert is told of; nothing where there is none."""
+    own = ("job", "instance", "target", "model_name", "engine")
+    wanted = select("symptom_evidence", f'symptom="{symptom}"', *(f"{label}=%q" for label in own))
+    given = " ".join(f"$labels.{label}" for label in own)
+    name = '{{ reReplaceAll "_" " " (reReplaceAll "_?seconds$" "" .Labels.evidence) }}'
+    return (
+        f"{{{{ with printf `{wanted}` {given} | query | sortByLabel `evidence` }}}}\nEvidence:"
+        f"{{{{ range $n, $_ := . }}}}{{{{ if $n }}}};{{{{ end }}}} {name} {_VALUE}{{{{ end }}}}.{{{{ end }}}}"
     )
 
 
@@ -158,10 +178,10 @@ def _objective(options: Options) -> tuple[Alert, ...]:
     count = select("time_to_first_token_seconds_count", options.selector)
     seconds, share = f"{options.ttft.seconds:g} s", f"{options.ttft.share * 100:g} %"
 
-    def burning(words: str, factor: float, *, long: str, short: str, least: int, severity: Severity) -> Alert:
+    def burning(name: str, factor: float, *, long: str, short: str, least: int, severity: Severity) -> Alert:
         limit = f"{options.ttft.burn(factor):g}"
         return Alert(
-            alert(words),
+            name,
             f"{late(long)} > {limit}\nand\n{late(short)} > {limit}\nand\n"
             f"sum without (engine) (increase({count}[{long}])) >= {least}",
             severity,
@@ -171,8 +191,8 @@ def _objective(options: Options) -> tuple[Alert, ...]:
         )
 
     return (
-        burning("TtftBudgetFastBurn", FAST, long="1h", short="5m", least=20, severity=Severity.CRITICAL),
-        burning("TtftBudgetSlowBurn", SLOW, long="6h", short="30m", least=50, severity=Severity.WARNING),
+        burning(FAST_BURN, FAST, long="1h", short="5m", least=20, severity=Severity.CRITICAL),
+        burning(SLOW_BURN, SLOW, long="6h", short="30m", least=50, severity=Severity.WARNING),
     )
 
 

@@ -15,6 +15,7 @@ import yaml
 from kvwatch.core.alerting import alert_name, labels
 from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.symptoms import SYMPTOMS
+from kvwatch.mixin.alerts import FAST_BURN, SLOW_BURN
 from tests.e2e.tools import answers, free_port, process
 from tests.waiting import until
 
@@ -53,10 +54,11 @@ def test_an_alert_goes_where_its_severity_says(severity: str, name: str, receive
 
 
 def test_inhibition_is_what_the_table_explains() -> None:
-    """One rule for severities; the rest, taken apart, are the pairs of cause and effect."""
+    """One rule for severities, one for the objective; the rest, taken apart, are the pairs of cause and effect."""
     rules = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["inhibit_rules"]
     pairs = set()
-    for rule in rules[1:]:
+    assert rules[-1]["target_matchers"] == [f'alertname=~"{FAST_BURN}|{SLOW_BURN}"']
+    for rule in rules[1:-1]:
         (cause,), (effects,) = rule["source_matchers"], rule["target_matchers"]
         name = cause.removeprefix('alertname="').removesuffix('"')
         pairs |= {
@@ -144,6 +146,22 @@ def test_critical_mutes_the_rest_of_its_engine_and_no_other(alertmanager: str) -
         ("KVWatchRequestsDeferred", "gpu1", "0"),
         ("KVWatchMaxModelLenOversized", "gpu1", "0"),
     }
+
+
+def test_what_pages_for_a_server_in_trouble_mutes_its_missed_objective(alertmanager: str) -> None:
+    """And what pages nobody, or pages for another server, mutes none."""
+    burn = {"alertname": FAST_BURN, "severity": "critical", "model_name": "llama"}
+    found = muted(
+        alertmanager,
+        "budget",
+        labels(ENGINE, "kv_thrashing"),
+        {**burn, "target": "gpu1"},
+        labels(EngineKey("gpu3", "llama", "0"), "kv_exhausted"),
+        {**burn, "target": "gpu3"},
+        {**burn, "target": "gpu2"},
+        wanted={FAST_BURN},
+    )
+    assert found == {(FAST_BURN, "gpu1", "")}
 
 
 def rendered(name: str, alert: dict[str, Any], tmp_path: Path) -> str:

@@ -87,6 +87,14 @@ def test_a_rule_asks_for_what_is_exported(rule: dict[str, Any]) -> None:
     assert resolve(rule["expr"])
 
 
+@pytest.mark.parametrize("rule", [rule for rule in RULES if "alert" in rule], ids=lambda rule: rule["alert"])
+def test_a_text_looks_up_what_is_exported(rule: dict[str, Any]) -> None:
+    """The queries inside the texts of a symptom's alert; a text about something else has none."""
+    queries = re.findall(r"printf `([^`]+)`", rule["annotations"]["description"])
+    assert bool(queries) == ("kvwatch_symptom_firing" in rule["expr"])
+    assert all(resolve(query.replace("%q", '"x"')) for query in queries)
+
+
 @pytest.mark.parametrize("page", RUNBOOKS, ids=lambda page: page.stem)
 def test_a_runbook_asks_for_what_is_exported(page: Path) -> None:
     queries = re.findall(r"^```promql\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)

@@ -21,15 +21,24 @@ def key_of(row: Symptom) -> EngineKey:
 
 
 def series(
-    row: Symptom, stage: Stage, *, explained: bool = False, scraped: str = SCRAPED, target: str = "gpu1"
+    row: Symptom,
+    stage: Stage,
+    *,
+    explained: bool = False,
+    held: bool = False,
+    scraped: str = SCRAPED,
+    target: str = "gpu1",
 ) -> dict[str, str]:
-    """What kvwatch exports of a symptom: one sample per state, and whether another accounts for it."""
+    """What kvwatch exports of a symptom: its state, whether it fires (or did, if `held`), what accounts for it."""
     key = key_of(row)
     own = f'{scraped},target="{target}",symptom="{row.id}"'
     if key.model_name:
         own += f',model_name="{key.model_name}",engine="{key.engine}"'
     found = {f'kvwatch_symptom_state{{{own},state="{one}"}}': f"{int(one is stage)}x5" for one in Stage}
-    return found | {f"kvwatch_symptom_explained{{{own}}}": f"{int(explained)}x5"}
+    return found | {
+        f"kvwatch_symptom_firing{{{own}}}": f"{int(held or stage is Stage.FIRING)}x5",
+        f"kvwatch_symptom_explained{{{own}}}": f"{int(explained)}x5",
+    }
 
 
 def told(row: Symptom, *, scraped: str = SCRAPED, target: str = "gpu1") -> dict[str, str]:
@@ -52,6 +61,7 @@ def test_an_alert_fires_with_its_symptom_and_not_before(row: Symptom, tmp_path: 
             case(row, "fires", series(row, Stage.FIRING), told(row)),
             case(row, "not yet", series(row, Stage.PENDING)),
             case(row, "not known", series(row, Stage.UNKNOWN)),
+            case(row, "not known any more", series(row, Stage.UNKNOWN, held=True), told(row)),
             case(row, "over", series(row, Stage.INACTIVE)),
             case(row, "explained by another", series(row, Stage.FIRING, explained=True)),
             case(row, "no series", {}),
@@ -86,10 +96,29 @@ def test_sidecars_that_call_their_server_alike_are_told_apart(tmp_path: Path) ->
     run(tmp_path, [case(row, "instances", given, *found)])
 
 
+def evidence(name: str, value: float, text: str = "", **other: str) -> dict[str, str]:
+    """A sample of the evidence of sequence_limited, of the engine unless `other` says whose."""
+    own = {**told(next(row for row in SYMPTOMS if row.id == "sequence_limited")), **other}
+    del own["severity"]
+    own |= {"evidence": name} | ({"text": text} if text else {})
+    inside = ",".join(f'{label}="{one}"' for label, one in own.items())
+    return {f"kvwatch_symptom_evidence{{{inside}}}": f"{value}x5"}
+
+
 def test_what_a_person_reads(tmp_path: Path) -> None:
-    """Summary, description and links, word by word."""
+    """Summary, description with the numbers of this engine alone, and links, word by word."""
     row = next(row for row in SYMPTOMS if row.id == "sequence_limited")
-    written = Case("annotations", series(row, Stage.FIRING), "3m").written()
+    given = (
+        evidence("requests_waiting", 31)
+        | evidence("kv_cache_usage_ratio", 0.08123)
+        | evidence("ceiling", 1, "--max-num-seqs")
+        | evidence("waited_seconds", 75)
+        | evidence("tokens", 174720)
+        | evidence("requests_waiting", 7, engine="1")
+        | evidence("requests_waiting", 8, instance="other:9477")
+        | evidence("requests_waiting", 9, symptom="kv_exhausted")
+    )
+    written = Case("annotations", series(row, Stage.FIRING) | given, "3m").written()
     del written["promql_expr_test"]
     written["alert_rule_test"] = [
         {
@@ -102,7 +131,10 @@ def test_what_a_person_reads(tmp_path: Path) -> None:
                         "summary": "Requests wait for a slot while the cache has room.",
                         "description": (
                             "gpu1, model llama, engine 0: As many requests run as --max-num-seqs allows; more would"
-                            " fit the cache.\nWhat to do first:\n"
+                            " fit the cache.\n"
+                            "Evidence: ceiling --max-num-seqs; kv cache usage ratio 0.0812; requests waiting 31;"
+                            " tokens 174720; waited 1m 15s.\n"
+                            "What to do first:\n"
                             "1. raise --max-num-seqs stepwise, by half, towards requests_that_fit, and watch"
                             " inter-token latency\n"
                             "2. if inter-token latency is at its limit already, add a replica"

@@ -86,6 +86,23 @@ def test_after_unknown_it_goes_on_where_it_was() -> None:
     assert stages(every_second("aaaa" + "u" * 12 + "aaa"), for_s=5)[-1] is FIRING
 
 
+def test_what_can_not_be_judged_any_more_goes_on() -> None:
+    """It fires on while it is unknown, and what did not fire does not begin to."""
+    lives = run(every_second("auuuc" + "ccc"), for_s=0, grace_s=1)
+    assert [one.stage for one in lives] == [
+        FIRING,
+        FIRING,
+        UNKNOWN,
+        UNKNOWN,
+        FIRING,
+        FIRING,
+        FIRING,
+        INACTIVE,
+    ]
+    assert [one.goes_on for one in lives] == [True] * 7 + [False]
+    assert not any(one.goes_on for one in run(every_second("auuu"), for_s=5, grace_s=1))
+
+
 def test_evidence_is_of_the_last_verdict_that_was_known() -> None:
     """An unknown verdict gives its reason and leaves the evidence; a known one takes the reason away."""
     life = step(Lifecycle(), Judgement(A, {"x": 1}), 0, for_s=0, keep_s=0, grace_s=5)

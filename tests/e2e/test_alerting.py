@@ -22,9 +22,9 @@ import yaml
 
 from tests.alerts.promtool import RULES
 from tests.alerts.test_alertmanager import CONFIG
-from tests.e2e.test_notify import THRASHING, firing
+from tests.e2e.test_notify import DOWN, THRASHING, firing
 from tests.e2e.test_stack import SATURATED, playing
-from tests.e2e.tools import answers, free_port, kvwatch, prometheus
+from tests.e2e.tools import Prometheus, answers, free_port, kvwatch, prometheus
 from tests.e2e.webhook import Alertmanager, Webhook, webhook
 from tests.waiting import until
 
@@ -85,6 +85,13 @@ def waits(url: str) -> bool:
     return found is not None and float(found[1]) > 0
 
 
+def unnumbered(text: str) -> str:
+    """A text with each number of its evidence as N: those that were judged differ from run to run."""
+    return re.sub(
+        r"(?<=^Evidence: ).+$", lambda found: re.sub(r"\d+(\.\d+)?", "N", found[0]), text, flags=re.MULTILINE
+    )
+
+
 def said(status: str, received: Webhook, slack: Webhook, instance: str) -> dict[str, Any] | None:
     """What the message of this status says, without what differs from run to run; None before it has come."""
     message = next((one for _, one in received.messages if one["status"] == status), None)
@@ -96,7 +103,7 @@ def said(status: str, received: Webhook, slack: Webhook, instance: str) -> dict[
         {
             "status": one["status"],
             "labels": one["labels"] | {"instance": one["labels"]["instance"].replace(instance, "INSTANCE")},
-            "annotations": one["annotations"],
+            "annotations": {name: unnumbered(words) for name, words in one["annotations"].items()},
         }
         for one in message["alerts"]
     ]
@@ -104,8 +111,47 @@ def said(status: str, received: Webhook, slack: Webhook, instance: str) -> dict[
         "receiver": message["receiver"],
         "groupLabels": message["groupLabels"],
         "alerts": alerts,
-        "slack": {"title": shown["title"], "text": shown["text"].splitlines()},
+        "slack": {"title": shown["title"], "text": unnumbered(shown["text"]).splitlines()},
     }
+
+
+def errors(asked: Prometheus) -> float:
+    """How many of its posts to Alertmanagers failed."""
+    page = httpx.get(f"{asked.url}/metrics", timeout=5).text
+    found = re.findall(r"^prometheus_notifications_errors_total\{.*\} (\S+)$", page, re.MULTILINE)
+    return sum(map(float, found))
+
+
+def test_an_alert_outlives_an_alertmanager(tmp_path: Path) -> None:
+    """What fires while Alertmanager is away arrives when it is back; one that it knows is not told of again."""
+    port, server, log = free_port(), free_port(), tmp_path / "kvwatch.log"
+    address = f"127.0.0.1:{port}"
+    arguments = (
+        *("run", "--host", "127.0.0.1", "--port", str(port), "--targets", f"gpu1=http://127.0.0.1:{server}"),
+        *("--gpu", "off", "--interval", "250ms", "--threshold", "target_down.for=1"),
+        # It never came up, which tells more than that it is down.
+        *("--disable", "startup_kv_failure"),
+    )
+    with webhook() as received, webhook() as slack, kvwatch(log, *arguments):
+        alertmanager = Alertmanager(tmp_path, received, config=adapted(received, slack))
+        told = f'ALERTS{{alertname="{DOWN}",alertstate="firing"}}'
+        with prometheus(
+            tmp_path,
+            address,
+            rules=RULES,
+            alertmanager=f"127.0.0.1:{alertmanager.port}",
+            resend="1s",
+        ) as asked:
+            until("alert in Prometheus", lambda: asked.query(told), 20)
+            until("failed post", lambda: errors(asked), 20)
+            with alertmanager.running():
+                _, down = until("message", lambda: received.first(DOWN, "firing"), 20)
+                assert "failure refused" in down["annotations"]["description"]
+            with alertmanager.running():
+                until("alert told again", alertmanager.alerts, 20)
+                with playing(SATURATED, SPEED, port=server):
+                    until("the end", lambda: received.first(DOWN, "resolved"), 30)
+    assert (received.count(DOWN, "firing"), received.count(DOWN, "resolved")) == (1, 1)
 
 
 def test_an_incident_becomes_one_message_and_its_end(
@@ -144,6 +190,11 @@ def test_an_incident_becomes_one_message_and_its_end(
             for name, seconds in (("firing", found["since_at"] - onset), ("webhook", at - onset)):
                 record_property(f"onset_to_{name}_s", round(seconds, 2))
                 print(f"\nfrom onset of saturation to {name}: {seconds:.2f} s")
+            told_of = re.search(
+                r"preemptions (\d+);.* requests waiting (\d+);", alert["annotations"]["description"]
+            )
+            assert told_of, alert["annotations"]["description"]
+            assert int(told_of[1]) >= 3
             first = until("message in Slack", lambda: said("firing", received, slack, instance), 5)
 
             # The cause mutes its effects in the rules, and in the Alertmanager whoever tells it of them.

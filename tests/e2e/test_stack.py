@@ -30,8 +30,10 @@ SPEED = 4.0
 
 
 @contextmanager
-def playing(recording: Path, speed: float, *, since_s: float = 0.0, loop: bool = True) -> Iterator[str]:
-    """A recording served over real HTTP by a thread of its own; gives the URL of its metrics.
+def playing(
+    recording: Path, speed: float, *, since_s: float = 0.0, loop: bool = True, port: int = 0
+) -> Iterator[str]:
+    """A recording served over real HTTP by a thread of its own; gives the URL of its metrics. At any port, if 0.
 
     What was recorded before `since_s` is left out. Without `loop` it stays at its end.
     """
@@ -44,7 +46,7 @@ def playing(recording: Path, speed: float, *, since_s: float = 0.0, loop: bool =
 
     async def serve() -> None:
         async with Playback(kept, lambda: time.monotonic() * speed, loop=loop) as server:
-            urls.append(await server.start())
+            urls.append(await server.start(port=port))
             started.set()
             await ended.wait()
 
