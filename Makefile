@@ -16,7 +16,7 @@ export PATH := $(TOOLS):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint types contract fmt render live scale bench coverage tools lock clean python
+.PHONY: help setup demo test lint types contract fmt render live scale bench coverage tools lock clean python preview
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,8 +45,11 @@ fmt: setup ## format the code and mend what can be mended
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-render: setup ## write alerts/ and the tables of the README from the code
+render: setup ## write alerts/, dashboards/ and the tables of the README from the code
 	$(BIN)/kvwatch render
+
+preview: setup tools ## pictures of the dashboards, from recordings, into dashboards/preview/
+	$(BIN)/python -m tests.dashboards.preview
 
 live: setup ## tests against a real vLLM; opt-in
 	$(BIN)/pytest -m live
