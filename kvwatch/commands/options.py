@@ -13,6 +13,7 @@ from kvwatch.settings.model import choices
 from kvwatch.settings.sources import SECRET, SERVERS, flag
 from kvwatch.settings.target import MOST_SEQS, target_name
 from kvwatch.settings.values import duration
+from kvwatch.settings.values import size as byte_size
 
 #: Settings of the judgement.
 JUDGEMENT = frozenset(
@@ -118,6 +119,17 @@ def seconds(text: str) -> float:
     """A duration above zero, for argparse."""
     try:
         value = duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+    return value
+
+
+def size(text: str) -> int:
+    """A number of bytes above zero, for argparse."""
+    try:
+        value = byte_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from None
     if value <= 0:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MAX_LINE = 32 << 20
 """Bytes of a line beyond which it is skipped: twice the largest page that is scraped by default."""
+MAX_LABEL = 100
+"""Characters of a run's name."""
 _CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
 #: What a page of metrics begins with: a comment or a sample.
@@ -147,6 +149,8 @@ def _record(number: int, line: bytes) -> Record | Skipped:
         str(fields.get("content_type") or ""),
         gpus.of_fields(fields),
         facts.of_fields(fields),
+        fields.get("warmup") is True,
+        str(fields.get("label") or "")[:MAX_LABEL],
     )
 
 
