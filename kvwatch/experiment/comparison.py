@@ -1,0 +1,76 @@
+"""Runs against the first of them: everything that a report says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kvwatch.experiment.comparability import Caution, Side, Weight, arrivals, of_lengths, of_pair, of_run
+from kvwatch.experiment.configuration import Change, changes
+from kvwatch.experiment.estimate import estimates_of
+from kvwatch.experiment.measures import HEADLINES, MEASURES
+from kvwatch.experiment.run import Run
+from kvwatch.experiment.verdict import Difference, Verdict, differences, overall
+
+MARGIN = 0.1
+"""A difference of a tenth matters to nobody, unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A run against the baseline. `verdict` is None where some headline measures are better and others worse."""
+
+    side: Side
+    changed: tuple[Change, ...]
+    cautions: tuple[Caution, ...]
+    differences: Mapping[str, Difference]
+    verdict: Verdict | None
+
+    @property
+    def headlines(self) -> dict[str, Difference]:
+        return {one.id: self.differences[one.id] for one in HEADLINES}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All runs. `cautions` are those of single runs and of all together; `margin` is a share."""
+
+    baseline: Side
+    candidates: tuple[Candidate, ...]
+    cautions: tuple[Caution, ...]
+    margin: float
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        return (self.baseline, *(one.side for one in self.candidates))
+
+
+def compare(runs: Sequence[Run], *, margin: float = MARGIN) -> Comparison:
+    """The first run against each of the others; two or more."""
+    sides = [Side(run, estimates_of(run, MEASURES)) for run in runs]
+    baseline, *others = sides
+    own = [caution for side in sides for caution in of_run(side)] + of_lengths(sides)
+    return Comparison(
+        baseline,
+        tuple([_candidate(baseline, other, margin) for other in others]),
+        tuple(sorted(own, key=lambda one: one.weight is not Weight.WARNING)),
+        margin,
+    )
+
+
+def _candidate(baseline: Side, side: Side, margin: float) -> Candidate:
+    changed = changes(baseline.run.configuration, side.run.configuration)
+    found = differences(MEASURES, baseline.estimates.by_id, side.estimates.by_id, margin=margin)
+    return Candidate(
+        side,
+        tuple(changed),
+        tuple(sorted(of_pair(baseline, side, changed), key=lambda one: one.weight is not Weight.WARNING)),
+        found,
+        overall([found[one.id] for one in HEADLINES]),
+    )
+
+
+def requests_per_second(side: Side) -> float | None:
+    """Requests that arrived per second."""
+    came = arrivals(side)
+    return came[1] if came else None
