@@ -6,11 +6,11 @@ worth of them, with the begin of the run following its end (Politis and Romano, 
 and the standard deviation over many such draws is its standard error. It is widened by the root of k / (k - 1), k the
 blocks that fit in the run, since within one run blocks differ less from their mean than from the truth.
 
-A block is a tenth of the run, as long as that is twice what Politis and White (2004, corrected 2009) find best for the
-error of a mean, from how long what the run did still resembles itself; otherwise it is that long. (What is best for an
-error is too short for an interval, and few long blocks cost little: Student's t of 9 degrees of freedom is 2.26, that of
-very many 1.96. Schmeiser, 1982.) A run that resembles itself for more than an eighth of its length is drawn in eighths,
-and counted as the few blocks that it has, down to 3: its intervals are wide.
+A block is a tenth of the run, as long as that is twice what Politis and White (2004, corrected 2009) find best for
+the error of a mean, from how long what the run did still resembles itself; otherwise it is that long. (What is best
+for an error is too short for an interval, and few long blocks cost little: Student's t of 9 degrees of freedom is
+2.26, that of very many 1.96. Schmeiser, 1982.) A run that resembles itself for more than an eighth of its length is
+drawn in eighths, and counted as the few blocks that it has, down to 3: its intervals are wide.
 
 The seed is fixed, so the same recordings give the same report.
 """

@@ -171,8 +171,8 @@ def _spacings(baseline: Side, candidate: Side) -> Caution | None:
     return Caution(
         "intervals",
         Weight.NOTE,
-        f"scraped every {duration(before)} and every {duration(after)}: peaks and shares of time are seen less well at"
-        " the longer one",
+        f"scraped every {duration(before)} and every {duration(after)}: peaks and shares of time are seen less well"
+        " at the longer one",
     )
 
 
@@ -217,6 +217,18 @@ _PAIRS: tuple[Callable[[Side, Side], Caution | None], ...] = (
     _durations,
     _spacings,
 )
+
+
+def unexplained(changed: Sequence[Change], differs: bool) -> Caution | None:
+    """Runs of what looks like one configuration that are called different."""
+    if changed or not differs:
+        return None
+    return Caution(
+        "differs_unchanged",
+        Weight.WARNING,
+        "nothing is seen to have changed, and yet the runs differ: something that is not seen did (what else ran on"
+        " the machine, the order of requests). A difference of other runs that is no larger than this one means nothing",
+    )
 
 
 # -- one run ------------------------------------------------------------------------------------------------------

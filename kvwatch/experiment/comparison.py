@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kvwatch.experiment.comparability import Caution, Side, Weight, arrivals, of_lengths, of_pair, of_run
+from kvwatch.experiment.comparability import (
+    Caution,
+    Side,
+    Weight,
+    arrivals,
+    of_lengths,
+    of_pair,
+    of_run,
+    unexplained,
+)
 from kvwatch.experiment.configuration import Change, changes
 from kvwatch.experiment.estimate import estimates_of
 from kvwatch.experiment.measures import HEADLINES, MEASURES
 from kvwatch.experiment.run import Run
-from kvwatch.experiment.verdict import Difference, Verdict, differences, overall
+from kvwatch.experiment.verdict import SHOWN, Difference, Verdict, differences, overall
 
 MARGIN = 0.1
 """A difference of a tenth matters to nobody, unless told otherwise."""
@@ -53,7 +62,7 @@ def compare(runs: Sequence[Run], *, margin: float = MARGIN) -> Comparison:
     return Comparison(
         baseline,
         tuple([_candidate(baseline, other, margin) for other in others]),
-        tuple(sorted(own, key=lambda one: one.weight is not Weight.WARNING)),
+        _weighed(own),
         margin,
     )
 
@@ -61,13 +70,15 @@ def compare(runs: Sequence[Run], *, margin: float = MARGIN) -> Comparison:
 def _candidate(baseline: Side, side: Side, margin: float) -> Candidate:
     changed = changes(baseline.run.configuration, side.run.configuration)
     found = differences(MEASURES, baseline.estimates.by_id, side.estimates.by_id, margin=margin)
-    return Candidate(
-        side,
-        tuple(changed),
-        tuple(sorted(of_pair(baseline, side, changed), key=lambda one: one.weight is not Weight.WARNING)),
-        found,
-        overall([found[one.id] for one in HEADLINES]),
-    )
+    headlines = [found[one.id] for one in HEADLINES]
+    strange = unexplained(changed, any(one.verdict in SHOWN for one in headlines))
+    cautions = of_pair(baseline, side, changed) + ([strange] if strange else [])
+    return Candidate(side, tuple(changed), _weighed(cautions), found, overall(headlines))
+
+
+def _weighed(cautions: Sequence[Caution]) -> tuple[Caution, ...]:
+    """Warnings before notes."""
+    return tuple(sorted(cautions, key=lambda one: one.weight is not Weight.WARNING))
 
 
 def requests_per_second(side: Side) -> float | None:

@@ -270,12 +270,12 @@ def method(comparison: Comparison) -> list[str]:
     details = len(MEASURES) - len(HEADLINES)
     return [
         (
-            f"Intervals hold the difference in 95 of 100 cases: circular block bootstrap over time, blocks of {blocks},"
-            f" {DRAWS} draws, seed {SEED}; Student's t. Quantiles are those of vLLM's buckets."
+            f"Intervals hold the difference in 95 of 100 cases: circular block bootstrap over time, blocks of"
+            f" {blocks}, {DRAWS} draws, seed {SEED}; Student's t. Quantiles are those of vLLM's buckets."
         ),
         (
-            f"{Verdict.SAME}: the whole interval lies within the margin, {comparison.margin:.0%} of the baseline (5 points"
-            " for shares, 0.5 requests waiting, 0.05 preemptions per request)."
+            f"{Verdict.SAME}: the whole interval lies within the margin, {comparison.margin:.0%} of the baseline"
+            " (5 points for shares, 0.5 requests waiting, 0.05 preemptions per request)."
             f" {Verdict.NOT_SHOWN}: it does not, and the difference may be chance."
         ),
         (
@@ -283,7 +283,7 @@ def method(comparison: Comparison) -> list[str]:
             f" Of the other {details} about one in twenty differs by chance."
         ),
         (
-            "Chance within a run is all that an interval knows. How much runs of one configuration differ anyway only a"
-            " second recording of the baseline shows: compare it as well."
+            "Chance within a run is all that an interval knows. How much runs of one configuration differ anyway only"
+            " a second recording of the baseline shows: compare it as well."
         ),
     ]

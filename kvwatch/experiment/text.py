@@ -46,7 +46,7 @@ def runs_line(side: Side) -> str:
     run, rate = side.run, requests_per_second(side)
     came = "" if rate is None else f", {number(rate)} requests/s"
     warmup = f" after a warm-up of {duration(run.warmup_s)}" if run.warmup_s >= 1 else ""
-    return f"{run.name}: {duration(run.duration_s)}{warmup}, {run.scrapes} scrapes, {run.failed} failed{came}"
+    return f"{run.name}: {number(run.duration_s / 60)} min{warmup}, {run.scrapes} scrapes, {run.failed} failed{came}"
 
 
 def _caution(one: Caution) -> str:
