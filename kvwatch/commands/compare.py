@@ -92,8 +92,13 @@ def _runs(args: argparse.Namespace, policy: Policy) -> list[Run]:
     with tqdm(unit=" scrapes", disable=options.no_bar(args), file=sys.stderr) as bar:
         for file in files:
             bar.set_description(Path(file).name, refresh=False)
-            runs.append(run_of(read(file), Path(file).name, policy, seen=bar.update))
+            runs.append(run_of(read(file), _bare(file), policy, seen=bar.update))
     return _distinct(runs, files)
+
+
+def _bare(file: str) -> str:
+    """The name of a file without what says that it is a recording."""
+    return Path(file).name.removesuffix(".gz").removesuffix(".jsonl") or file
 
 
 def _distinct(runs: Sequence[Run], files: Sequence[str]) -> list[Run]:

@@ -226,8 +226,8 @@ def unexplained(changed: Sequence[Change], differs: bool) -> Caution | None:
     return Caution(
         "differs_unchanged",
         Weight.WARNING,
-        "nothing is seen to have changed, and yet the runs differ: something that is not seen did (what else ran on"
-        " the machine, the order of requests). A difference of other runs that is no larger than this one means nothing",
+        "nothing is seen to have changed, and yet the runs differ: something that is not seen did (what else ran"
+        " on the machine, the order of requests). A difference of other runs that is no larger means nothing",
     )
 
 

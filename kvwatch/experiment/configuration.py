@@ -64,7 +64,7 @@ def configuration_of(state: State, series: Series, peaks: Mapping[str, float]) -
     found["engines"] = str(len(engines))
     for engine in engines[:1]:
         config = engine.snapshot.config
-        found |= {name: said for name, said in config.labels if name not in _PASSED_OVER}
+        found |= {name: said for name, said in config.labels if said != "None" and name not in _PASSED_OVER}
         length = config.max_model_len
         capacity, _ = capacity_tokens(engine.snapshot)
         if length is not None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
+from math import ceil, log
 
 from kvwatch.core.window import above
-from kvwatch.experiment.bootstrap import Resampled, resample
+from kvwatch.experiment.bootstrap import DRAWS, Resampled, resample
 from kvwatch.experiment.measures import Measure, Scale
 from kvwatch.experiment.run import Run
 from kvwatch.experiment.totals import Totals
@@ -40,10 +40,10 @@ class Estimates:
     blocks: float | None
 
 
-def estimates_of(run: Run, measures: Sequence[Measure]) -> Estimates:
-    """Every measure of a run."""
+def estimates_of(run: Run, measures: Sequence[Measure], *, draws: int = DRAWS) -> Estimates:
+    """Every measure of a run, with an error from so many draws."""
     totals = Totals(run.series.sums(), run.series.bounds)
-    resampled = resample(run.series)
+    resampled = resample(run.series, draws=draws)
     return Estimates(
         {one.id: _estimate(one, run, totals, resampled) for one in measures},
         totals,
@@ -84,7 +84,7 @@ def _too_few(measure: Measure, run: Run, totals: Totals) -> str:
     longer = ""
     if seen > 0:
         seconds = run.duration_s * measure.least / seen
-        longer = f"; at this pace record {seconds / 60:.0f} min or more"
+        longer = f"; at this pace record {ceil(seconds / 60)} min or more"
     return f"{seen:.0f} of the {measure.least:.0f} observations that it needs{longer}"
 
 

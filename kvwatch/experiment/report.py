@@ -190,6 +190,8 @@ def interval(measure: Measure, found: Difference) -> str:
     if found.low is None or found.high is None or found.low == found.high:
         return ""
     (low, first), (high, second) = _amount(measure, found.low), _amount(measure, found.high)
+    if low == high:
+        return f"{low} {first}".rstrip()
     return f"{low}{f' {first}' if first and first != second else ''} to {high} {second}".rstrip()
 
 

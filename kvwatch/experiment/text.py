@@ -46,7 +46,15 @@ def runs_line(side: Side) -> str:
     run, rate = side.run, requests_per_second(side)
     came = "" if rate is None else f", {number(rate)} requests/s"
     warmup = f" after a warm-up of {duration(run.warmup_s)}" if run.warmup_s >= 1 else ""
-    return f"{run.name}: {number(run.duration_s / 60)} min{warmup}, {run.scrapes} scrapes, {run.failed} failed{came}"
+    return (
+        f"{run.name}: {clock(run.duration_s)} min{warmup}, {run.scrapes} scrapes, {run.failed} failed{came}"
+    )
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, as ``2:30``."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02}"
 
 
 def _caution(one: Caution) -> str:
