@@ -90,7 +90,6 @@ class _Watching:
 
     def take(self, record: Record, spacing: float) -> None:
         self._name = self._name or record.label
-        self._first = record.t if self._first is None else self._first
         before = self._state
         found = outcome(record, interval_s=spacing, pace=next_pace(before, record.t))
         self._state, _ = advance(before, found, record.t)
@@ -98,8 +97,9 @@ class _Watching:
         self._increments.take(self._state, counts=counts)
         if self._state.up:
             self._good = self._state
-        if record.warmup:
-            return
+            self._first = record.t if self._first is None else self._first
+        if record.warmup or self._first is None:
+            return  # what was before the first page is no part of the run
         self._ahead = self._ahead or before
         self._counted += 1
         self._spacings.append(spacing)

@@ -35,7 +35,7 @@ _DARK = (
 )
 _RULES = """
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0; }
-main, footer { max-width: 64rem; margin: 1.5rem auto; padding: 0 1rem; }
+main, footer { max-width: 68rem; margin: 1.5rem auto; padding: 0 1rem; }
 footer, .dim, figcaption { color: var(--dim); }
 h1 { font-size: 1.35rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; } h3 { font-size: 1rem; }
 section { border-left: 4px solid var(--line); padding-left: 1rem; margin: 1.2rem 0; } section h2 { margin: 0; }
@@ -50,7 +50,8 @@ ul { padding-left: 1.2rem; } li, td, th, p { overflow-wrap: anywhere; }
 th, td { text-align: right; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid var(--line); }
 td { font-variant-numeric: tabular-nums; overflow-wrap: normal; } table th { font-weight: 400; }
 th:first-child, .word { text-align: left; } td.word { padding-left: .4rem; white-space: nowrap; }
-.wide td, .wide th { white-space: nowrap; } .wide .differs td { white-space: normal; }
+.wide td, .wide tbody th { white-space: nowrap; } .wide thead th { vertical-align: bottom; max-width: 9rem; }
+.wide .differs td { white-space: normal; }
 tr.group th { padding-top: .9rem; color: var(--dim); }
 tr.headline th, tr.headline td.word, tr.differs, tr.differs th { font-weight: 600; }
 figure { margin: .6rem 0 1.2rem; } svg { width: 100%; max-width: 46rem; height: auto; display: block; }

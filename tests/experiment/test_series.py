@@ -97,6 +97,18 @@ def test_what_warms_up_is_not_compared(pages: Pages) -> None:
         run_from([replace(record, warmup=True) for record in records])
 
 
+def test_a_run_begins_when_the_server_first_answers(pages: Pages) -> None:
+    records = pages(HEALTHY)
+    refused = [Record(records[0].t - 10 + i, 0, error="refused", warmup=i < 5) for i in range(10)]
+    late, plain = run_from([*refused, *records]), run_from(records)
+    assert (late.failed, late.scrapes, late.warmup_s) == (0, len(records), 0.0)
+    assert late.series.sums() == pytest.approx(plain.series.sums())
+    broken = run_from(
+        [*records[:20], replace(records[20], status=0, body=b"", error="refused"), *records[21:]]
+    )
+    assert broken.failed == 1
+
+
 def test_a_run_has_its_label(pages: Pages) -> None:
     first, *others = pages(HEALTHY)[:5]
     assert run_from([first, *others]).name == "r"
