@@ -11,6 +11,7 @@ from kvwatch.core.report import number
 from kvwatch.core.state import State
 from kvwatch.experiment.series import ENGINE_SECONDS, Series, in_regime
 
+CEILING, _OR_MORE = "max_num_seqs", " or more"
 #: What vLLM works out of its options: the name it is shown by, and what people call it.
 FOLLOWS: Mapping[str, str] = {
     "num_gpu_blocks": "KV cache blocks",
@@ -29,15 +30,16 @@ _SHOWN_AS: Mapping[str, str] = {
     "enable_prefix_caching": "--enable-prefix-caching",
     "block_size": "--block-size",
     "max_model_len": "--max-model-len",
-    "max_num_seqs": "--max-num-seqs (seen)",
+    CEILING: "--max-num-seqs, as seen",
     "version": "vLLM version",
     "model": "model",
     "engines": "engines",
 }
 _HELD_BACK_S = 10.0
 """Seconds in which requests must have waited for a slot before the most that ran is taken for the ceiling."""
-#: Only what both runs show can be told to differ, but these, of which absence says something.
+_PROFILED = 0.02
 NOTHING = "not shown"
+"""What stands for an option that a server does not show; only what both show can be told to differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +77,17 @@ def configuration_of(state: State, series: Series, peaks: Mapping[str, float]) -
         lengths = {facts.max_model_len[name] for name in models if name in facts.max_model_len}
         if lengths:
             found["max_model_len"] = ", ".join(number(length) for length in sorted(lengths))
-    ceiling = _ceiling(series, peaks, len(engines))
-    if ceiling is not None:
-        found["max_num_seqs"] = number(ceiling)
+    if len(engines) == 1 and "requests_running" in peaks:
+        found[CEILING] = _ceiling(series, peaks["requests_running"])
     return found
 
 
-def _ceiling(series: Series, peaks: Mapping[str, float], engines: int) -> float | None:
-    """The most requests that ran at once, where others waited for a slot; None where that was not so, and with
-    several engines."""
+def _ceiling(series: Series, most: float) -> str:
+    """How many requests may run at once: the most that did, where others waited for a slot; else so many or more."""
     held_back = sum(series.columns.get(in_regime(Regime.SEQUENCE_LIMITED), ()))
     whole = sum(series.columns.get(ENGINE_SECONDS, ()))
-    if engines != 1 or held_back < max(_HELD_BACK_S, 0.05 * whole):
-        return None
-    return peaks.get("requests_running")
+    reached = held_back >= max(_HELD_BACK_S, 0.05 * whole)
+    return f"{most:.0f}" + ("" if reached else _OR_MORE)
 
 
 def changes(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> list[Change]:
@@ -99,10 +98,35 @@ def changes(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> list[C
 def _changes(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[Change]:
     for name in dict.fromkeys((*_SHOWN_AS, *baseline, *candidate)):
         before, after = baseline.get(name, NOTHING), candidate.get(name, NOTHING)
-        if before == after or (NOTHING in {before, after} and name != "max_num_seqs"):
+        if before == after or NOTHING in {before, after}:
+            continue
+        if name == CEILING and not _ceilings_differ(before, after):
+            continue
+        if name in FOLLOWS and _near(before, after):
             continue
         title = FOLLOWS.get(name) or _SHOWN_AS.get(name, name)
         yield Change(name, title, before, after, name in FOLLOWS)
+
+
+def _near(before: str, after: str) -> bool:
+    """Whether two numbers differ by no more than what profiling the memory finds otherwise from start to start."""
+    try:
+        first, second = (float(said.replace(",", "")) for said in (before, after))
+    except ValueError:
+        return False
+    return abs(first - second) <= _PROFILED * max(abs(first), abs(second))
+
+
+def _ceilings_differ(before: str, after: str) -> bool:
+    """Whether two ceilings can't be one: of those that were not reached only what is below them is known."""
+    (first, first_open), (second, second_open) = (
+        (float(said.removesuffix(_OR_MORE)), said.endswith(_OR_MORE)) for said in (before, after)
+    )
+    if first_open and second_open:
+        return False
+    if first_open or second_open:
+        return first > second if first_open else second > first
+    return first != second
 
 
 def options_changed(found: list[Change]) -> int:

@@ -80,7 +80,7 @@ def test_fewer_slots_are_seen_where_requests_wait_for_one(recorded: Recorded) ->
     """The first has 128 blocks and no ceiling in sight, the second 2,048 and never more than 4 running."""
     found = compare([recorded(SATURATED), recorded(QUEUED)])
     changed = {one.name: (one.baseline, one.candidate) for one in only(found).changed}
-    assert changed["max_num_seqs"] == ("not shown", "4")
+    assert changed["max_num_seqs"] == ("18 or more", "4")
     assert changed["num_gpu_blocks_override"] == ("128", "2048")
     assert changed["kv_cache_tokens"] == ("4,096", "65,536")
     assert {"several_options_changed", "arrivals", "generation_lengths"} <= cautions(found)
@@ -159,9 +159,22 @@ def test_an_untrusted_hit_ratio_is_judged_by_nobody(recorded: Recorded) -> None:
             {"num_gpu_blocks": "90", "kv_cache_tokens": "1,440"},
             1,
         ),
+        (
+            {"num_gpu_blocks": "27412", "kv_cache_tokens": "438,592"},
+            {"num_gpu_blocks": "27406"},
+            0,
+        ),  # as profiled
         ({"cache_dtype": "auto", "block_size": "16"}, {"cache_dtype": "fp8", "block_size": "32"}, 2),
         ({"version": "0.20.2"}, {"mamba_cache_mode": "none"}, 0),  # an older vLLM does not show it
-        ({}, {"max_num_seqs": "4"}, 1),
+        ({"max_num_seqs": "9 or more"}, {"max_num_seqs": "4"}, 1),
+        ({"max_num_seqs": "4"}, {"max_num_seqs": "9 or more"}, 1),
+        (
+            {"max_num_seqs": "3 or more"},
+            {"max_num_seqs": "4"},
+            0,
+        ),  # it may have the same ceiling, not reached
+        ({"max_num_seqs": "3 or more"}, {"max_num_seqs": "9 or more"}, 0),
+        ({"max_num_seqs": "8"}, {"max_num_seqs": "4"}, 1),
     ],
 )
 def test_options_are_counted_and_what_follows_from_them_is_not(
