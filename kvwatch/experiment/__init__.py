@@ -8,7 +8,8 @@
 `run` replays a recording through the same `advance` as live and collects what each step of it gained (`series`).
 Every one of the `measures` is worked out of sums of such steps (`totals`): of all of them for its value, of resampled
 ones for its error (`bootstrap`, `estimate`). `verdict` says what a difference means, `configuration` what changed
-between the servers, `comparability` what else did. `report` has it as data and in words.
+between the servers, `comparability` what else did, `soundness` what to know of one run. `report` has it as data,
+`words` in words; `text` and `html` lay them out.
 """
 
 from kvwatch.experiment.comparison import MARGIN, Comparison, compare

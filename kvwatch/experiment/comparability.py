@@ -2,67 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Sequence
 from math import sqrt
 
 from kvwatch.core.report import duration, number
 from kvwatch.core.snapshot import Histogram
+from kvwatch.experiment.caution import Caution, Side, Weight
 from kvwatch.experiment.configuration import Change, options_changed
-from kvwatch.experiment.estimate import Estimates
-from kvwatch.experiment.run import Run
-from kvwatch.experiment.series import RUNNING, SECONDS, WAITING, per_second
+from kvwatch.experiment.series import SECONDS
 
-WORST_CASE_S = 1800.0
-"""GUIDE: half an hour or more of sustained worst-case load."""
 _ALIKE = 0.1
 """Loads that differ by less than a tenth are alike."""
-_FAILED, _ERRORS = 0.01, 0.05
-_SPACINGS = 1.5
-_COLD_S = 120.0
+_SPACINGS, _DURATIONS = 1.5, 1.25
+"""Scrapes this many times as far apart, or runs this many times as long, are worth a word."""
 _KOLMOGOROV = 1.63
 """Two samples of one distribution differ by more than this × √(1/n + 1/m) once in a hundred times."""
-_GREW = 0.5
-_FEW_STEPS = 8
-
-
-class Weight(StrEnum):
-    """WARNING: what the report says may have another cause. NOTE: what to know when reading it."""
-
-    WARNING = "warning"
-    NOTE = "note"
-
-
-@dataclass(frozen=True, slots=True)
-class Caution:
-    """One thing to know, and what to do about it."""
-
-    id: str
-    weight: Weight
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """A run with its numbers."""
-
-    run: Run
-    estimates: Estimates
 
 
 def of_pair(baseline: Side, candidate: Side, changed: Sequence[Change]) -> list[Caution]:
     """What differs between two runs beside the result."""
     found = [_configuration(changed), *(check(baseline, candidate) for check in _PAIRS)]
     return [one for one in found if one is not None]
-
-
-def of_run(side: Side) -> list[Caution]:
-    """What to know of one run by itself."""
-    return [caution for check in _RUNS for caution in check(side)]
-
-
-# -- two runs -----------------------------------------------------------------------------------------------------
 
 
 def _configuration(changed: Sequence[Change]) -> Caution | None:
@@ -178,7 +138,7 @@ def _spacings(baseline: Side, candidate: Side) -> Caution | None:
 
 def _durations(baseline: Side, candidate: Side) -> Caution | None:
     before, after = baseline.run.duration_s, candidate.run.duration_s
-    if max(before, after) <= 1.25 * min(before, after):
+    if max(before, after) <= _DURATIONS * min(before, after):
         return None
     return Caution(
         "durations",
@@ -231,87 +191,7 @@ def unexplained(changed: Sequence[Change], differs: bool) -> Caution | None:
     )
 
 
-# -- one run ------------------------------------------------------------------------------------------------------
-
-
-def _interrupted(side: Side) -> Iterator[Caution]:
-    run = side.run
-    if run.restarts:
-        times = "once" if run.restarts == 1 else f"{run.restarts} times"
-        yield Caution(
-            "restarted",
-            Weight.WARNING,
-            f"the server restarted {times} during {run.name}: requests were lost, and the cache began empty",
-        )
-    if run.several_servers:
-        yield Caution(
-            "several_servers",
-            Weight.WARNING,
-            f"several servers answered in turn in {run.name}, so that no increase can be told: record one of them",
-        )
-    if run.failed > _FAILED * run.scrapes:
-        yield Caution(
-            "failed_scrapes",
-            Weight.WARNING,
-            f"{run.failed} of {run.scrapes} scrapes of {run.name} failed: what happened meanwhile is not known",
-        )
-    if run.unread:
-        yield Caution(
-            "unread", Weight.NOTE, f"{run.unread} lines of {run.name} could not be read and were left out"
-        )
-
-
-def _start(side: Side) -> Iterator[Caution]:
-    run = side.run
-    if run.up_since is not None and 0 <= run.began - run.up_since < _COLD_S and not run.warmup_s:
-        yield Caution(
-            "cold",
-            Weight.WARNING,
-            f"{run.name} begins {duration(run.began - run.up_since)} after the server's start, without a warm-up:"
-            " first requests are slow. Record with --warmup",
-        )
-
-
-def _settled(side: Side) -> Iterator[Caution]:
-    series = side.run.series
-    inside = [a + b for a, b in zip(per_second(series, RUNNING), per_second(series, WAITING), strict=True)]
-    third = len(inside) // 3
-    if third < _FEW_STEPS:
-        return
-    first, last = sum(inside[:third]) / third, sum(inside[-third:]) / third
-    if last > 2 and last - first > _GREW * last:
-        yield Caution(
-            "not_settled",
-            Weight.WARNING,
-            f"requests in the server grew from {number(first)} to {number(last)} in {side.run.name}: it takes less"
-            " than was sent, so latencies are those of this length of run",
-        )
-
-
-def _failing(side: Side) -> Iterator[Caution]:
-    finished = side.estimates.totals.sum("requests_finished_total")
-    bad = sum(side.estimates.totals.sum(f"requests_finished_total/{why}") for why in ("error", "abort"))
-    if finished and bad > _ERRORS * finished:
-        yield Caution(
-            "failing",
-            Weight.WARNING,
-            f"{bad / finished:.0%} of the requests of {side.run.name} failed or were aborted: latencies are those of"
-            " the others",
-        )
-
-
-_RUNS: tuple[Callable[[Side], Iterator[Caution]], ...] = (_interrupted, _start, _settled, _failing)
-
-
-def of_lengths(sides: Sequence[Side]) -> list[Caution]:
-    """Runs too short for the worst case."""
-    shortest = min(side.run.duration_s for side in sides)
-    if shortest >= WORST_CASE_S - 1:
-        return []
-    return [
-        Caution(
-            "short",
-            Weight.NOTE,
-            f"runs of {duration(shortest)} say nothing of the worst case: that takes 30 min or more of steady load",
-        )
-    ]
+def requests_per_second(side: Side) -> float | None:
+    """Requests that arrived per second."""
+    came = arrivals(side)
+    return came[1] if came else None

@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kvwatch.experiment.comparability import (
-    Caution,
-    Side,
-    Weight,
-    arrivals,
-    of_lengths,
-    of_pair,
-    of_run,
-    unexplained,
-)
+from kvwatch.experiment.caution import Caution, Side, Weight
+from kvwatch.experiment.comparability import of_pair, unexplained
 from kvwatch.experiment.configuration import Change, changes
 from kvwatch.experiment.estimate import estimates_of
 from kvwatch.experiment.measures import HEADLINES, MEASURES
 from kvwatch.experiment.run import Run
+from kvwatch.experiment.soundness import of_lengths, of_run
 from kvwatch.experiment.verdict import SHOWN, Difference, Verdict, differences, overall
 
 MARGIN = 0.1
@@ -79,9 +72,3 @@ def _candidate(baseline: Side, side: Side, margin: float) -> Candidate:
 def _weighed(cautions: Sequence[Caution]) -> tuple[Caution, ...]:
     """Warnings before notes."""
     return tuple(sorted(cautions, key=lambda one: one.weight is not Weight.WARNING))
-
-
-def requests_per_second(side: Side) -> float | None:
-    """Requests that arrived per second."""
-    came = arrivals(side)
-    return came[1] if came else None

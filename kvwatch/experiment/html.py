@@ -13,11 +13,10 @@ from kvwatch import __version__
 from kvwatch.core.percentiles import LATENCIES
 from kvwatch.core.regimes import Regime
 from kvwatch.experiment import svg
-from kvwatch.experiment.comparability import Caution, Side
+from kvwatch.experiment.caution import Caution, Side
 from kvwatch.experiment.comparison import Candidate, Comparison
 from kvwatch.experiment.configuration import FOLLOWS
 from kvwatch.experiment.measures import MEASURES, Scale
-from kvwatch.experiment.report import Row, changed, method, rows, summary, untold, verdict_word
 from kvwatch.experiment.series import (
     ENGINE_SECONDS,
     RUNNING,
@@ -28,7 +27,7 @@ from kvwatch.experiment.series import (
     per_second,
 )
 from kvwatch.experiment.style import STYLE
-from kvwatch.experiment.text import runs_line
+from kvwatch.experiment.words import Row, changed, method, rows, runs_line, summary, untold, verdict_word
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _DISTRIBUTIONS = (

@@ -5,10 +5,19 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from kvwatch.core.report import duration, number
-from kvwatch.experiment.comparability import Caution, Side, Weight
-from kvwatch.experiment.comparison import Comparison, requests_per_second
-from kvwatch.experiment.report import Cell, Row, changed, method, rows, summary, untold, verdict_word
+from kvwatch.experiment.caution import Caution, Weight
+from kvwatch.experiment.comparison import Comparison
+from kvwatch.experiment.words import (
+    Cell,
+    Row,
+    changed,
+    method,
+    rows,
+    runs_line,
+    summary,
+    untold,
+    verdict_word,
+)
 
 _WIDTH = 118
 _STAR = "*"
@@ -39,22 +48,6 @@ def _text(comparison: Comparison) -> Iterator[str]:
         yield from _wrapped(reasons, "  ")
     yield "\nMethod:"
     yield from _wrapped(method(comparison), "  ")
-
-
-def runs_line(side: Side) -> str:
-    """How much of a run there is."""
-    run, rate = side.run, requests_per_second(side)
-    came = "" if rate is None else f", {number(rate)} requests/s"
-    warmup = f" after a warm-up of {duration(run.warmup_s)}" if run.warmup_s >= 1 else ""
-    return (
-        f"{run.name}: {clock(run.duration_s)} min{warmup}, {run.scrapes} scrapes, {run.failed} failed{came}"
-    )
-
-
-def clock(seconds: float) -> str:
-    """Minutes and seconds, as ``2:30``."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02}"
 
 
 def _caution(one: Caution) -> str:

@@ -6,8 +6,8 @@ import pytest
 
 from kvwatch.experiment.estimate import Estimate
 from kvwatch.experiment.measures import HEADLINES, MEASURES
-from kvwatch.experiment.report import difference, interval
 from kvwatch.experiment.verdict import Difference, Verdict, differences, overall
+from kvwatch.experiment.words import difference, interval
 
 BY_ID = {one.id: one for one in MEASURES}
 MEAN, SHARE, USAGE = "ttft_mean_seconds", "prefix_cache_hit_ratio", "kv_cache_usage_median_ratio"
