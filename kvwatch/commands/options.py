@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar
 
 from kvwatch.commands.output import complain
 from kvwatch.settings import Settings, load
@@ -15,6 +15,7 @@ from kvwatch.settings.target import MOST_SEQS, target_name
 from kvwatch.settings.values import duration
 from kvwatch.settings.values import size as byte_size
 
+_Number = TypeVar("_Number", int, float)
 #: Settings of the judgement.
 JUDGEMENT = frozenset(
     {
@@ -117,19 +118,17 @@ def no_bar(args: argparse.Namespace) -> bool | None:
 
 def seconds(text: str) -> float:
     """A duration above zero, for argparse."""
-    try:
-        value = duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
-    return value
+    return _above_zero(text, duration)
 
 
 def size(text: str) -> int:
     """A number of bytes above zero, for argparse."""
+    return _above_zero(text, byte_size)
+
+
+def _above_zero(text: str, understood: Callable[[str], _Number]) -> _Number:
     try:
-        value = byte_size(text)
+        value = understood(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from None
     if value <= 0:
