@@ -74,12 +74,13 @@ class Measure:
 _BEYOND = 4.0
 """Observations beyond a quantile that it needs: p95 80, p99 400. With less it is the largest few of all."""
 _FEW = 20.0
-_LATENCIES = (
-    ("ttft", "TTFT", "time_to_first_token_seconds", "p95"),
-    ("itl", "ITL", "inter_token_latency_seconds", "p95"),
-    ("queue", "queue time", "request_queue_time_seconds", ""),
-    ("e2e", "e2e latency", "e2e_request_latency_seconds", "p95"),
+_LATENCIES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("ttft", "TTFT", "time_to_first_token_seconds", ("p50", "p95")),
+    ("itl", "ITL", "inter_token_latency_seconds", ("p95",)),
+    ("queue", "queue time", "request_queue_time_seconds", ()),
+    ("e2e", "e2e latency", "e2e_request_latency_seconds", ("p95",)),
 )
+"""Of each latency its short name, its title, its histogram, and which of its quantiles are headlines."""
 _QUANTILES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 _FINISHED = "requests_finished_total"
 _GAUGES = ("kv_cache_usage_ratio", "requests_running", "requests_waiting")
@@ -87,7 +88,7 @@ _GAUGES = ("kv_cache_usage_ratio", "requests_running", "requests_waiting")
 
 def _latencies() -> Iterator[Measure]:
     """The mean, exact whatever the buckets are, and quantiles of each latency."""
-    for short, title, signal, headline in _LATENCIES:
+    for short, title, signal, headlines in _LATENCIES:
         yield Measure(
             f"{short}_mean_seconds",
             f"{title} mean",
@@ -108,7 +109,7 @@ def _latencies() -> Iterator[Measure]:
                 "s",
                 events=count(signal),
                 least=max(_FEW, round(_BEYOND / (1 - q))),
-                headline=name == headline,
+                headline=name in headlines,
                 histogram=signal,
                 q=q,
             )

@@ -74,7 +74,7 @@ def _settled(side: Side) -> Iterator[Caution]:
             "not_settled",
             Weight.WARNING,
             f"requests in the server grew from {number(first)} to {number(last)} in {side.run.name}: it takes less"
-            " than was sent, so latencies are those of this length of run",
+            " than was sent, so latencies are those of this length of run, and intervals are wide",
         )
 
 

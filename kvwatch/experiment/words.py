@@ -128,7 +128,7 @@ def _with_unit(found: float | None, unit: str) -> str:
 
 
 def summary(candidate: Candidate) -> list[str]:
-    """The verdict's reasons: which headline measures say what."""
+    """The verdict's reasons: which headline measures say what, and what kept the engine busy or waiting instead."""
     lines = []
     for verdict in Verdict:
         parts = [
@@ -138,7 +138,12 @@ def summary(candidate: Candidate) -> list[str]:
         ]
         if parts:
             lines.append(f"{verdict}: {'; '.join(parts)}")
-    return lines
+    regimes = [
+        _headline(measure, candidate.differences[measure.id])
+        for measure in MEASURES
+        if measure.group is Group.REGIMES and candidate.differences[measure.id].verdict in SHOWN
+    ]
+    return lines + ([f"{Group.REGIMES}: {'; '.join(regimes)}"] if regimes else [])
 
 
 def _headline(measure: Measure, found: Difference) -> str:
