@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvwatch.core.policy import Policy
     from kvwatch.experiment import Run
 
-HELP = "compare recordings: what did one changed option do?"
+HELP = "compare recordings and say what one changed option did"
 EPILOG = """\
 examples:
   kvwatch record -o base.jsonl.gz --label base --warmup 1m --for 30m
@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
     from kvwatch.experiment import as_data, as_markdown, as_text, compare
 
     if args.html is not None:
-        _free(Path(args.html), force=args.force)
+        _free(Path(args.html), [args.baseline, *args.candidates], force=args.force)
     settings = options.load_noted(options.given(args), used=_USED)
     policy = replace(settings.policy(TargetSettings(name="recorded")), disabled=frozenset(BY_ID))
     comparison = compare(_runs(args, policy), margin=args.margin)
@@ -110,8 +110,10 @@ def _distinct(runs: Sequence[Run], files: Sequence[str]) -> list[Run]:
     ]
 
 
-def _free(path: Path, *, force: bool) -> None:
+def _free(path: Path, recordings: Sequence[str], *, force: bool) -> None:
     """Raises `RecordingError` if a report can't be written there, before the work is done."""
+    if path.exists() and any(Path(one).exists() and path.samefile(one) for one in recordings):
+        raise RecordingError(f"{path} is one of the recordings; choose another name for the report")
     if path.is_dir():
         raise RecordingError(f"{path} is a folder; name a file in it")
     if path.exists() and not force:

@@ -74,6 +74,8 @@ class Measure:
 _BEYOND = 4.0
 """Observations beyond a quantile that it needs: p95 80, p99 400. With less it is the largest few of all."""
 _FEW = 20.0
+_RARE = 60.0
+"""Requests from which on none with a preemption or an error is surely less than 5 %: three by their number."""
 _LATENCIES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("ttft", "TTFT", "time_to_first_token_seconds", ("p50", "p95")),
     ("itl", "ITL", "inter_token_latency_seconds", ("p95",)),
@@ -199,7 +201,7 @@ MEASURES: tuple[Measure, ...] = (
         _FINISHED,
         needs=(_FINISHED,),
         events=_FINISHED,
-        least=_FEW,
+        least=_RARE,
     ),
     Measure(
         "kv_cache_usage_median_ratio",
@@ -230,7 +232,7 @@ MEASURES: tuple[Measure, ...] = (
         scale=Scale.DIFFERENCE,
         margin=0.05,
         events=_FINISHED,
-        least=_FEW,
+        least=_RARE,
         headline=True,
     ),
     _share(

@@ -166,6 +166,11 @@ def test_a_report_that_is_there_is_not_overwritten(
     assert report.read_text() == "mine"
     assert kvwatch(*words, "--force").returncode == 0
     assert report.read_text(encoding="utf-8").startswith("<!doctype html>")
+    mine = tmp_path / "mine.jsonl.gz"
+    mine.write_bytes(before := (recordings / OFF).read_bytes())
+    done = kvwatch("compare", recordings / SHARED, mine, "--html", mine, "--force")
+    assert (done.returncode, "is one of the recordings" in done.stderr) == (2, True)
+    assert mine.read_bytes() == before
 
 
 def test_a_recording_without_a_page_says_so(kvwatch: Kvwatch, recordings: Path, tmp_path: Path) -> None:
