@@ -16,7 +16,7 @@ export PATH := $(TOOLS):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint types contract fmt render live bench coverage tools lock clean python
+.PHONY: help setup demo test lint types contract fmt render live scale bench coverage tools lock clean python
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,11 +51,14 @@ render: setup ## write alerts/ and the tables of the README from the code
 live: setup ## tests against a real vLLM; opt-in
 	$(BIN)/pytest -m live
 
+scale: setup tools ## a thousand sidecars in one real Prometheus; opt-in, minutes and gigabytes
+	$(BIN)/pytest -m scale -s
+
 bench: setup ## the budgets alone
 	$(BIN)/pytest -m benchmark
 
 coverage: setup tools ## the tests with branch coverage
-	$(BIN)/pytest -m "not live and not benchmark" --cov --cov-report=term --cov-report=html
+	$(BIN)/pytest -m "not live and not scale and not benchmark" --cov --cov-report=term --cov-report=html
 
 tools: ## promtool, prometheus, amtool, alertmanager: from PATH or unpacked into .tools/
 	@tests/tools/get-prometheus

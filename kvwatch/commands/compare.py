@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 HELP = "compare recordings and say what one changed option did"
 EPILOG = """\
 examples:
-  kvwatch record -o base.jsonl.gz --label base --warmup 1m --for 30m
-                                    restart vLLM with one option changed, send the same requests, and
-  kvwatch record -o fp8.jsonl.gz --label fp8 --warmup 1m --for 30m
   kvwatch compare base.jsonl.gz fp8.jsonl.gz --html report.html
   kvwatch compare base.jsonl.gz base-again.jsonl.gz fp8.jsonl.gz
-                                    how much do two runs of one configuration differ anyway?
+                              how much do two runs of one configuration differ anyway?
   kvwatch compare base.jsonl.gz fp8.jsonl.gz --json | jq '.candidates[].verdict'
+
+Record each run with `kvwatch record -o FILE --label NAME --warmup 1m --for 30m`, change one option of vLLM between
+them, and send the same requests at the same times.
 
 Each measure is called better, worse, the same (surely within the margin), not shown to differ, or too little to tell;
 of those of which neither is good in itself, as KV usage: higher or lower.

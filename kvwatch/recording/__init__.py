@@ -7,6 +7,7 @@ what ``/version`` and ``/v1/models`` said; and ``"warmup": true``, where it is n
 have ``"label"``, the name of the run.
 """
 
+from kvwatch.recording.opening import opened
 from kvwatch.recording.outcomes import failure_of, outcome
 from kvwatch.recording.reading import MAX_LABEL, MAX_LINE, read
 from kvwatch.recording.records import Record, RecordingError, Skipped, WriteError
@@ -23,6 +24,7 @@ __all__ = [
     "WriteError",
     "Writer",
     "failure_of",
+    "opened",
     "outcome",
     "read",
     "spaced",
