@@ -17,11 +17,12 @@ FOLLOWS: Mapping[str, str] = {
     "num_gpu_blocks": "KV cache blocks",
     "kv_cache_tokens": "KV cache capacity, tokens",
     "kv_cache_max_concurrency": "longest requests that fit at once",
-    "kv_cache_size_tokens": "KV cache size, tokens",
     "effective_attention_block_size": "effective block size",
 }
 #: What changes from run to run by itself, or says again what another name does.
-_PASSED_OVER = frozenset({"_block_size_resolved", "swap_space_bytes", "cpu_kvcache_space_bytes"})
+_PASSED_OVER = frozenset(
+    {"_block_size_resolved", "swap_space_bytes", "cpu_kvcache_space_bytes", "kv_cache_size_tokens"}
+)
 _SHOWN_AS: Mapping[str, str] = {
     "cache_dtype": "--kv-cache-dtype",
     "num_gpu_blocks_override": "--num-gpu-blocks-override",
@@ -66,7 +67,11 @@ def configuration_of(state: State, series: Series, peaks: Mapping[str, float]) -
     found["engines"] = str(len(engines))
     for engine in engines[:1]:
         config = engine.snapshot.config
-        found |= {name: said for name, said in config.labels if said != "None" and name not in _PASSED_OVER}
+        found |= {
+            name: _short(said) if name in FOLLOWS else said
+            for name, said in config.labels
+            if said != "None" and name not in _PASSED_OVER
+        }
         length = config.max_model_len
         capacity, _ = capacity_tokens(engine.snapshot)
         if length is not None:
@@ -80,6 +85,14 @@ def configuration_of(state: State, series: Series, peaks: Mapping[str, float]) -
     if len(engines) == 1 and "requests_running" in peaks:
         found[CEILING] = _ceiling(series, peaks["requests_running"])
     return found
+
+
+def _short(said: str) -> str:
+    """A number that vLLM worked out, with the digits that matter."""
+    try:
+        return number(float(said))
+    except ValueError:
+        return said
 
 
 def _ceiling(series: Series, most: float) -> str:

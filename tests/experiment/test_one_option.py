@@ -32,6 +32,24 @@ def test_fewer_slots(recorded: Recorded) -> None:
     assert said["prefix_cache_hit_ratio"] is Verdict.SAME
 
 
+def test_half_the_blocks(recorded: Recorded) -> None:
+    found = against_base(recorded, "half-kv")
+    assert changed(found) == {"--num-gpu-blocks-override": ("48", "25")}
+    followed = {one.title: (one.baseline, one.candidate) for one in found.changed if one.follows}
+    assert followed == {
+        "KV cache blocks": ("48", "25"),
+        "KV cache capacity, tokens": ("1,536", "800"),
+        "longest requests that fit at once": ("2", "1.04"),
+    }
+    assert not found.cautions
+    assert found.verdict is Verdict.WORSE
+    said = {name: one.verdict for name, one in found.differences.items()}
+    assert said["ttft_p50_seconds"] is said["ttft_p95_seconds"] is Verdict.WORSE
+    assert said["preemptions_per_finished_request"] is Verdict.WORSE
+    assert said["kv_cache_usage_median_ratio"] is said["kv_limited_time_ratio"] is Verdict.HIGHER
+    assert said["prefix_cache_hit_ratio"] is Verdict.SAME
+
+
 def test_what_recording_keeps(recorded: Recorded) -> None:
     run = recorded("base-a")
     assert run.name == "base-a"
