@@ -30,6 +30,9 @@ class Verdict(StrEnum):
     UNKNOWN = "not exposed"
 
 
+_AMONG = (
+    "by itself it would be called a difference; among the measures marked * one of this size may be chance"
+)
 SHOWN = frozenset({Verdict.BETTER, Verdict.WORSE, Verdict.HIGHER, Verdict.LOWER})
 
 
@@ -122,7 +125,8 @@ def _judged(measure: Measure, found: Difference, margin: float, p: float | None)
     if found.low is not None and found.high is not None and -low <= found.low and found.high <= within:
         return replace(found, verdict=Verdict.SAME, p=p)
     if p > LEVEL:
-        return replace(found, p=p)
+        alone = found.p is not None and found.p <= LEVEL
+        return replace(found, p=p, reason=_AMONG if alone else "")
     if measure.better is Better.NEITHER:
         return replace(found, verdict=Verdict.HIGHER if found.value > 0 else Verdict.LOWER, p=p)
     good = (found.value > 0) is (measure.better is Better.HIGHER)

@@ -91,6 +91,7 @@ def test_headline_measures_share_the_level() -> None:
     assert alone.verdict is Verdict.WORSE
     among = differences(HEADLINES, alike, shifted, margin=0.1)["ttft_p95_seconds"]
     assert among.verdict is Verdict.NOT_SHOWN
+    assert among.reason.startswith("by itself it would be called a difference")
     assert among.p == pytest.approx(len(HEADLINES) * (alone.p or 0))
     clear = differences(HEADLINES, alike, alike | {"ttft_p95_seconds": known(3.0, 0.1)}, margin=0.1)
     assert clear["ttft_p95_seconds"].verdict is Verdict.WORSE
