@@ -60,12 +60,12 @@ def _estimate(measure: Measure, run: Run, totals: Totals, resampled: Resampled |
     found = totals.quantile(measure.histogram, measure.q) if measure.histogram else None
     reason = run.untrusted.get(measure.id, "") or _too_few(measure, run, totals)
     if resampled is None:
-        reason = reason or f"watched for {run.duration_s:.0f} s, in too few steps to tell an error"
+        reason = reason or f"{run.name} is {run.duration_s:.0f} s long, in too few steps to tell an error"
     error = None
     if value is not None and resampled is not None and not reason:
         error = _error(measure, totals, resampled, value)
         if error is None:
-            reason = "it happened too seldom to tell an error"
+            reason = f"it happened too seldom in {run.name} to tell an error"
     return Estimate(
         value,
         error,
@@ -85,7 +85,7 @@ def _too_few(measure: Measure, run: Run, totals: Totals) -> str:
     if seen > 0:
         seconds = run.duration_s * measure.least / seen
         longer = f"; at this pace record {ceil(seconds / 60)} min or more"
-    return f"{seen:.0f} of the {measure.least:.0f} observations that it needs{longer}"
+    return f"{run.name} has {seen:.0f} of the {measure.least:.0f} observations that it needs{longer}"
 
 
 def _error(measure: Measure, totals: Totals, resampled: Resampled, value: float) -> float | None:

@@ -114,25 +114,29 @@ def _figure(caption: str, plot: str) -> str:
 
 
 def _table(comparison: Comparison) -> str:
+    """The table; of several candidates without the intervals, which the plots have."""
     names = [side.run.name for side in comparison.sides]
+    brief = len(comparison.candidates) > 1
+    told = ("difference", "verdict") if brief else ("difference", "95 % interval", "verdict")
+    more = "".join(f"<th{' class=word' if name == 'verdict' else ''}>{name}</th>" for name in told)
     head = f"<th></th><th>{escape(names[0])}</th>" + "".join(
-        f"<th>{escape(name)}</th><th>difference</th><th>95 % interval</th><th class=word>verdict</th>"
-        for name in names[1:]
+        f"<th>{escape(name)}</th>{more}" for name in names[1:]
     )
-    columns = 2 + 4 * len(comparison.candidates)
+    columns = 2 + (1 + len(told)) * len(comparison.candidates)
     lines, group = [], ""
     for row in rows(comparison):
         if row.group != group:
             group = row.group
             lines.append(f'<tr class="group"><th colspan="{columns}">{escape(group)}</th></tr>')
-        lines.append(_row(row))
+        lines.append(_row(row, brief=brief))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
 
-def _row(row: Row) -> str:
+def _row(row: Row, *, brief: bool) -> str:
     cells = "".join(
-        f'<td>{escape(cell.value)}</td><td>{escape(cell.difference)}</td><td class="dim">{escape(cell.interval)}</td>'
-        f'<td class="word {cell.verdict.replace(" ", "-")}">{escape(cell.verdict)}</td>'
+        f"<td>{escape(cell.value)}</td><td>{escape(cell.difference)}</td>"
+        + ("" if brief else f'<td class="dim">{escape(cell.interval)}</td>')
+        + f'<td class="word {cell.verdict.replace(" ", "-")}">{escape(cell.verdict)}</td>'
         for cell in row.cells
     )
     title = escape(row.title) + ("*" if row.headline else "")
