@@ -24,6 +24,10 @@ _REPLICA_LABELS = ("ReplicaId", "WorkerId")
 _MAX_DIMENSION = 32
 _MAX_ENGINES = 256
 
+#: Labels of a configuration that say whose it is, not what.
+_WHOSE = frozenset({*_REPLICA_LABELS, "engine", "model_name", "pid", "server"})
+_MOST_LABELS, _LONGEST = 100, 200
+
 Order = tuple[int, int, bool]
 """Rank of the alias, rank of the spelling, and whether the name is inexact: the least comes first."""
 Slots = Mapping[str, Mapping[Order, Candidate]]
@@ -72,6 +76,8 @@ class Planner:
         self.server: dict[str, dict[Order, Candidate]] = {}
         self.configs: dict[tuple[str, str], list[dict[str, str]]] = {}
         """By replica and engine, each empty where the series has no such label."""
+        self.said: dict[tuple[str, str], list[dict[str, str]]] = {}
+        """All labels of `configs`, as they stand there."""
         self.labelled: set[tuple[str, str]] = set()
 
     def plan(self) -> Plan:
@@ -159,6 +165,9 @@ class Planner:
         key = (_replica(labels), labels.get("engine", ""))
         found = {name: value for name in CONFIG_LABELS if (value := _text(labels.get(name))) is not None}
         self.configs.setdefault(key, []).append(found)
+        self.said.setdefault(key, []).append(
+            {name: value[:_LONGEST] for name, value in labels.items() if name not in _WHOSE}
+        )
 
     def _other(self) -> int:
         """An index whose value certainly differs: a series exposed twice with different values is ambiguous."""
@@ -204,6 +213,7 @@ class Planner:
             prefix_match_unit=_number(found.get("prefix_match_unit")),
             hybrid=any(_number(found.get(n)) for n in ("mamba_page_size_padded", "mamba_block_size")),
             known=True,
+            labels=tuple(sorted(_common(self.said[key]).items())[:_MOST_LABELS]),
         )
 
     def _generation(self, key: tuple[str, str], found: Mapping[str, object]) -> str:

@@ -42,7 +42,7 @@ def config(found: CacheConfig) -> dict[str, Any]:
     """What vLLM says of its cache; None where it does not."""
     if not found.known:
         return {}
-    return {name: getattr(found, name) for name in CacheConfig.__slots__ if name != "known"}
+    return {name: getattr(found, name) for name in CacheConfig.__slots__ if name not in {"known", "labels"}}
 
 
 def clean(value: Any) -> Any:

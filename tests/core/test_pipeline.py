@@ -485,7 +485,7 @@ def mangled(body: bytes, rng: random.Random) -> bytes:
 
 def test_ten_thousand_pages_without_an_exception() -> None:
     """Mangled, random, real: whatever comes, at whatever time, `advance` returns and its report is plain data."""
-    rng = random.Random(20_240_229)  # noqa: S311  # pages, no secrets
+    rng = random.Random(20_240_229)  # pages, no secrets
     real = [page.body for page in real_pages()][::9]
     state, now = initial("t"), 0.0
     for i in range(10_000):

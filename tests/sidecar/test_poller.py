@@ -97,7 +97,7 @@ async def watching(handler: Handler, judge: Judge = advance, **more: object) -> 
                 store,
                 clock,
                 settings,
-                random=Random(3),  # noqa: S311 - jitter
+                random=Random(3),
                 judge=judge,
             )
             watch = Watch(server, store, clock, poller, logged)

@@ -100,7 +100,7 @@ def test_the_cost_is_that_of_the_mixture_of_answers() -> None:
 
 
 def test_back_off_doubles_with_jitter_up_to_the_most_and_starts_anew_after_a_success() -> None:
-    backoff = Backoff(10.0, Random(7))  # noqa: S311 - jitter
+    backoff = Backoff(10.0, Random(7))
     waits = [backoff.failed(1.0) for _ in range(30)]
     assert waits[0] == 1.0
     assert 1.5 <= waits[1] <= 2.0
@@ -113,5 +113,5 @@ def test_back_off_doubles_with_jitter_up_to_the_most_and_starts_anew_after_a_suc
 
 
 def test_back_off_never_asks_more_often_than_the_interval() -> None:
-    backoff = Backoff(10.0, Random(1))  # noqa: S311 - jitter
+    backoff = Backoff(10.0, Random(1))
     assert all(backoff.failed(15.0) == 15.0 for _ in range(20))
