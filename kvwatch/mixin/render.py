@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kvwatch.mixin import alertmanager, alerts_table, rules, runbooks, settings_table, tables
+from kvwatch.mixin import alertmanager, alerts_table, dashboards, rules, runbooks, settings_table, tables
 from kvwatch.mixin.options import Options, OptionsError, read
 
 #: Parts of the README, each between `<!-- rendered: NAME -->` and `<!-- end -->`.
@@ -22,6 +22,7 @@ README_PARTS: Mapping[str, Callable[[], str]] = {
 
 #: Runbooks; one that belongs to no alert is removed.
 RUNBOOKS = Path("alerts") / "runbooks"
+DASHBOARDS = Path("dashboards")
 
 
 class RenderError(Exception):
@@ -74,6 +75,7 @@ def files(root: Path, options: Options | None = None) -> dict[Path, str]:
         alerts / "prometheusrule.yml": rules.operator(options),
         alerts / "alertmanager.yml": alertmanager.config(options),
         alerts / "templates" / "kvwatch.tmpl": alertmanager.TEMPLATE,
+        **{root / DASHBOARDS / name: text for name, text in dashboards.rendered(options).items()},
     }
 
 
