@@ -6,7 +6,16 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kvwatch.mixin import alertmanager, alerts_table, dashboards, rules, runbooks, settings_table, tables
+from kvwatch.mixin import (
+    alertmanager,
+    alerts_table,
+    dashboards,
+    kustomizations,
+    rules,
+    runbooks,
+    settings_table,
+    tables,
+)
 from kvwatch.mixin.options import Options, OptionsError, read
 
 #: Parts of the README, each between `<!-- rendered: NAME -->` and `<!-- end -->`.
@@ -68,6 +77,7 @@ def files(root: Path, options: Options | None = None) -> dict[Path, str]:
         raise RenderError(f"{root} is no checkout of kvwatch; run this where README.md and kvwatch/ are")
     options = options or Options()
     alerts = root / "alerts"
+    boards = dashboards.rendered(options)
     return {
         readme: _readme(readme.read_text(encoding="utf-8")),
         **{root / RUNBOOKS / name: text for name, text in runbooks.runbooks(options).items()},
@@ -75,7 +85,9 @@ def files(root: Path, options: Options | None = None) -> dict[Path, str]:
         alerts / "prometheusrule.yml": rules.operator(options),
         alerts / "alertmanager.yml": alertmanager.config(options),
         alerts / "templates" / "kvwatch.tmpl": alertmanager.TEMPLATE,
-        **{root / DASHBOARDS / name: text for name, text in dashboards.rendered(options).items()},
+        alerts / "kustomization.yaml": kustomizations.rule(),
+        **{root / DASHBOARDS / name: text for name, text in boards.items()},
+        root / DASHBOARDS / "kustomization.yaml": kustomizations.dashboards(boards),
     }
 
 
