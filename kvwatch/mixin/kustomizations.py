@@ -1,4 +1,4 @@
-"""`kustomization.yaml` beside what kustomize is to carry: it reads no file outside the folder that it was called for."""
+"""`kustomization.yaml` beside what kustomize is to carry: it reads no file outside the folder that names it."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ are of sums over the same engines, so that one whose signals are missing counts 
 Histograms are merged only within one server, whose engines have the same buckets; over servers only the share of
 first tokens that came too late is taken, which needs one bound that all of them have.
 
-`kv_cache_demand_in_servers` is what autoscaling asks for: how many servers like the present ones all that is admitted and
-waiting would fill. It does not change while one more server loads its model, as the ratio to a target would be multiplied
-by the replicas that are not ready yet.
+`kv_cache_demand_in_servers` is what autoscaling asks for: how many servers like the present ones all that is admitted
+and waiting would fill. It does not change while one more server loads its model, as the ratio to a target would be
+multiplied by the replicas that are not ready yet.
 """
 
 from __future__ import annotations
