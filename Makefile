@@ -63,7 +63,7 @@ tools: ## promtool, prometheus, amtool, alertmanager: from PATH or unpacked into
 lock: python ## refresh the pinned versions from the newest releases
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	PIP_CONSTRAINT= .venv-lock/bin/pip install --quiet --upgrade pip
-	PIP_CONSTRAINT= .venv-lock/bin/pip install --quiet --upgrade hatchling editables -e '.[test]'
+	PIP_CONSTRAINT= .venv-lock/bin/pip install --quiet --upgrade hatchling editables -e '.[sbom,test]'
 	.venv-lock/bin/pip freeze --exclude-editable | LC_ALL=C sort -f > $(LOCK).new
 	@! grep -vE '^[A-Za-z0-9._-]+==[A-Za-z0-9.+!_-]+$$' $(LOCK).new || { echo "not a plain name==version, see above" >&2; exit 1; }
 	mv $(LOCK).new $(LOCK)

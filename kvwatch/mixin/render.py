@@ -85,6 +85,7 @@ def files(root: Path, options: Options | None = None) -> dict[Path, str]:
         alerts / "prometheusrule.yml": rules.operator(options),
         alerts / "alertmanager.yml": alertmanager.config(options),
         alerts / "templates" / "kvwatch.tmpl": alertmanager.TEMPLATE,
+        root / "deploy" / "compose" / "alertmanager.yml": alertmanager.config(options, shown_only=True),
         alerts / "kustomization.yaml": kustomizations.rule(),
         **{root / DASHBOARDS / name: text for name, text in boards.items()},
         root / DASHBOARDS / "kustomization.yaml": kustomizations.dashboards(boards),
