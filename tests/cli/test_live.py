@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import httpx
+
 from kvwatch.recording import Record, Writer, read
 from tests.waiting import until
 
