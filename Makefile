@@ -16,10 +16,10 @@ export PATH := $(TOOLS):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint types contract fmt render live bench coverage tools lock clean python
+.PHONY: help setup demo test lint types contract fmt render plain live bench coverage tools lock clean python
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "PYTHON=… chooses the interpreter (3.11 or newer; now: $(PYTHON)). It counts when a venv is made: 'make clean' first."
 
@@ -47,6 +47,10 @@ fmt: setup ## format the code and mend what can be mended
 
 render: setup ## write alerts/ and the tables of the README from the code
 	$(BIN)/kvwatch render
+
+plain: tools ## write deploy/kubernetes/plain.yaml from the example beside it
+	{ echo "# What \`kubectl kustomize deploy/kubernetes/example\` prints (\`make plain\`): change it there."; \
+	  kubectl kustomize deploy/kubernetes/example; } > deploy/kubernetes/plain.yaml
 
 live: setup ## tests against a real vLLM; opt-in
 	$(BIN)/pytest -m live
