@@ -36,7 +36,9 @@ def everything() -> tuple[Document, ...]:
     """Every document that the repository's manifests make, those of all components in the example's pod."""
     folders = [KUBERNETES / "example", KUBERNETES / "monitoring"]
     plain = sorted((KUBERNETES / "autoscaling").rglob("*.yaml"))
-    more = [one for path in plain if path.name != "values.yaml" for one in yaml.safe_load_all(path.read_text())]
+    more = [
+        one for path in plain if path.name != "values.yaml" for one in yaml.safe_load_all(path.read_text())
+    ]
     return (*(one for folder in folders for one in rendered(folder)), *more)
 
 
@@ -99,7 +101,16 @@ def not_restricted(pod: Document) -> list[str]:
     spec, wrong = pod["spec"], []
     whole = spec.get("securityContext", {})
     wrong += [name for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name)]
-    allowed = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+    allowed = {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
     wrong += [f"volume {one['name']}" for one in spec.get("volumes", []) if not {*one} - {"name"} <= allowed]
     for one in containers(pod):
         own = one.get("securityContext", {})
