@@ -18,11 +18,11 @@ EPILOG = """\
 examples:
   kvwatch demo                 then look at http://127.0.0.1:9477/
   kvwatch demo --for 20s       ends by itself
-  kvwatch demo --only-vllm     the recorded vLLM alone, on port 8000, for a kvwatch and a Prometheus of your own
+  kvwatch demo --server-only     the recorded vLLM alone, on port 8000, for a kvwatch and a Prometheus of your own
 
 The recording is of a real vLLM whose KV cache runs full: requests queue, are preempted and computed again. It is
 served over HTTP as that vLLM did, and watched by the same sidecar as `kvwatch run`, five times as fast; with
---only-vllm at its own pace.
+--server-only at its own pace.
 
 exit codes:
   0  ended by Ctrl-C or --for
@@ -39,11 +39,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
         type=options.port,
-        help=f"port to serve on (default: {_PORT}, with --only-vllm {recorded.PORT})",
+        help=f"port to serve on (default: {_PORT}, with --server-only {recorded.PORT})",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default: 127.0.0.1)")
     parser.add_argument(
-        "--only-vllm", action="store_true", help="serve the recorded vLLM alone and watch nothing"
+        "--server-only", action="store_true", help="serve the recorded vLLM alone and watch nothing"
     )
     parser.add_argument(
         "--for",
@@ -57,7 +57,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     try:
-        if args.only_vllm:
+        if args.server_only:
             port = recorded.PORT if args.port is None else args.port
             return asyncio.run(recorded.serve(args.host, port, args.seconds, as_json=args.json))
         return asyncio.run(_demo(args, _Sayer(as_json=args.json)))

@@ -233,14 +233,14 @@ def test_the_recorded_vllm_alone_serves_its_page_until_it_is_told_to_end(
     command: list[str], environ: dict[str, str], kvwatch: Kvwatch
 ) -> None:
     """Its page has vLLM's names; a port that is in use is one line with the remedy."""
-    words = [*command, "demo", "--only-vllm", "--port", "0", "--json"]
+    words = [*command, "demo", "--server-only", "--port", "0", "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environ) as process:
         assert process.stdout
         try:
             url = json.loads(process.stdout.readline())["metrics"]
             assert url.startswith("http://127.0.0.1:")
             page = httpx.get(url, trust_env=False).text
-            taken = kvwatch("demo", "--only-vllm", "--port", url.split(":")[2].split("/")[0])
+            taken = kvwatch("demo", "--server-only", "--port", url.split(":")[2].split("/")[0])
         finally:
             process.terminate()
     assert process.returncode == 0

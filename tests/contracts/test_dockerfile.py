@@ -75,7 +75,9 @@ def test_the_hashed_files_are_the_pinned_versions(name: str) -> None:
     """Each release with the hashes of its files, and nothing else: no registry is named."""
     text = (ROOT / ".ci" / f"{name}.txt").read_text(encoding="utf-8")
     blocks = re.sub(r"\s*\\\n\s*", " ", text).splitlines()
-    line = re.compile(r"(?P<pin>[a-z0-9._-]+==\S+)( ; (?P<only>[^-]+?))?(?P<hashes>( --hash=sha256:[0-9a-f]{64})+)")
+    line = re.compile(
+        r"(?P<pin>[a-z0-9._-]+==\S+)( ; (?P<only>[^-]+?))?(?P<hashes>( --hash=sha256:[0-9a-f]{64})+)"
+    )
     found = [line.fullmatch(block) for block in blocks]
     assert all(found), [block for block, one in zip(blocks, found, strict=True) if not one]
     pins = {plain(pin) for pin in (ROOT / ".ci" / "constraints.txt").read_text(encoding="utf-8").split()}

@@ -22,13 +22,15 @@ OLDEST = "1.29"
 """The first release in which native sidecars are on by default."""
 
 Document = dict[str, Any]
+#: The dashboards are long: the loader in C where there is one.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def rendered(folder: Path) -> list[Document]:
     """What `kubectl kustomize` makes of a folder; fails with what it says."""
     done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return [one for one in yaml.safe_load_all(done.stdout) if one]
+    return [one for one in yaml.load_all(done.stdout, LOADER) if one]
 
 
 @cache
@@ -79,8 +81,9 @@ def containers(pod: Document) -> Iterator[Document]:
 
 def sidecar(pod: Document) -> Document:
     """kvwatch in a pod template."""
-    (found,) = [one for one in pod["spec"].get("initContainers", []) if one["name"] == "kvwatch"]
-    return found
+    found: list[Document] = [one for one in pod["spec"].get("initContainers", []) if one["name"] == "kvwatch"]
+    assert len(found) == 1
+    return found[0]
 
 
 def faults(document: Document, version: str) -> list[str]:

@@ -64,7 +64,7 @@ def test_the_compose_files_command_is_one_of_kvwatch() -> None:
     for words in (
         one["command"] for one in services.values() if one["image"] == "kvwatch" and "command" in one
     ):
-        assert _parsers(None)[0].parse_args(words)
+        assert callable(_parsers(None)[0].parse_args(words).main)
 
 
 def test_no_secret_is_written_into_a_manifest() -> None:

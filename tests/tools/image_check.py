@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -85,7 +86,9 @@ def build(builder: Stage, folder: Path) -> bool:
 
 def run(final: Stage, folder: Path) -> bool:
     """The image's command, as the manifests run it."""
-    kvwatch = yaml.safe_load(SIDECAR.read_text(encoding="utf-8"))["spec"]["template"]["spec"]["initContainers"][0]
+    kvwatch = yaml.safe_load(SIDECAR.read_text(encoding="utf-8"))["spec"]["template"]["spec"][
+        "initContainers"
+    ][0]
     limit = kvwatch["resources"]["limits"]["memory"]
     user, group = final.one("USER").split(":")
     with socket.socket() as any_socket:
@@ -107,9 +110,11 @@ def run(final: Stage, folder: Path) -> bool:
             return process
 
         def ended(*words: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run([*inside, *words], env=environment, capture_output=True, text=True, check=False)
+            return subprocess.run(
+                [*inside, *words], env=environment, capture_output=True, text=True, check=False
+            )
 
-        start(["kvwatch", "demo", "--only-vllm"])
+        start(["kvwatch", "demo", "--server-only"])
         until("recorded vLLM", lambda: page("http://127.0.0.1:8000/metrics"), 20)
         how, within = running.enter_context(limited(limit))
         began = time.monotonic()
@@ -117,7 +122,9 @@ def run(final: Stage, folder: Path) -> bool:
         until("/metrics of kvwatch", lambda: page("http://127.0.0.1:9477/metrics"), 20, every_s=0.02)
         told("first /metrics after", f"{time.monotonic() - began:.2f} s")
         time.sleep(WATCHED_S)
-        status = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+        status = dict(
+            line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        )
         told("user; capabilities", f"{status['Uid'].split()[0]}; {status['CapEff'].strip()}")
         told("resident; highest", f"{status['VmRSS'].strip()}; {status['VmHWM'].strip()}")
         told("limit", f"{limit}, by {how}{within_group(process.pid)}")
@@ -166,12 +173,17 @@ def limited(limit: str) -> Iterator[tuple[str, Callable[[], None]]]:
         try:
             if (group / file).exists():  # else it is a folder like any other
                 (group / file).write_text(str(amount))
-                yield how, lambda tasks=group / "cgroup.procs": print(0, file=tasks.open("w"), flush=True)
+                yield how, partial(enter, group / "cgroup.procs")
                 return
         finally:
             with contextlib.suppress(OSError):
                 group.rmdir()
     yield "RLIMIT_DATA", lambda: resource.setrlimit(resource.RLIMIT_DATA, (amount, amount))
+
+
+def enter(tasks: Path) -> None:
+    """Puts the process that calls it into a group."""
+    tasks.write_text("0")
 
 
 def within_group(pid: int) -> str:
@@ -211,5 +223,7 @@ if __name__ == "__main__":
         sys.exit(main())
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     stages = parse((ROOT / "Dockerfile").read_text(encoding="utf-8"))
-    done = build(stages[0], Path(sys.argv[2])) if sys.argv[1] == "build" else run(stages[-1], Path(sys.argv[2]))
+    done = (
+        build(stages[0], Path(sys.argv[2])) if sys.argv[1] == "build" else run(stages[-1], Path(sys.argv[2]))
+    )
     sys.exit(0 if done else 1)
