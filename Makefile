@@ -17,7 +17,7 @@ export PATH := $(TOOLS):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint types contract fmt render plain live bench coverage tools lock hashes image-check sbom clean python
+.PHONY: help setup demo test lint types contract fmt render plain live bench coverage tools lock hashes image-check sbom clean python preview
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,12 +46,15 @@ fmt: setup ## format the code and mend what can be mended
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-render: setup ## write alerts/ and the tables of the README from the code
+render: setup ## write alerts/, dashboards/ and the tables of the README from the code
 	$(BIN)/kvwatch render
 
 plain: tools ## write deploy/kubernetes/plain.yaml from the example beside it
 	{ echo "# What \`kubectl kustomize deploy/kubernetes/example\` prints (\`make plain\`): change it there."; \
 	  kubectl kustomize deploy/kubernetes/example; } > deploy/kubernetes/plain.yaml
+
+preview: setup tools ## pictures of the dashboards, from recordings, into dashboards/preview/
+	$(BIN)/python -m tests.dashboards.preview
 
 live: setup ## tests against a real vLLM; opt-in
 	$(BIN)/pytest -m live

@@ -10,6 +10,7 @@ from kvwatch.mixin import (
     alertmanager,
     alerts_table,
     dashboards,
+    dashboards_table,
     kustomizations,
     rules,
     runbooks,
@@ -26,12 +27,12 @@ README_PARTS: Mapping[str, Callable[[], str]] = {
     "thresholds": tables.thresholds,
     "alerts": alerts_table.alerts,
     "alert options": alerts_table.options,
+    "dashboards": dashboards_table.dashboards,
     "metrics": tables.metrics,
 }
 
-#: Runbooks; one that belongs to no alert is removed.
-RUNBOOKS = Path("alerts") / "runbooks"
-DASHBOARDS = Path("dashboards")
+#: Folders in which a page of no alert, or a dashboard that is none of ours, is removed.
+RUNBOOKS, DASHBOARDS = Path("alerts") / "runbooks", Path("dashboards")
 
 
 class RenderError(Exception):
@@ -55,14 +56,15 @@ def main(*, check: bool = False, config: Path | None = None, root: Path | None =
             print(f"kvwatch render: {problem}", file=sys.stderr)
         return 2
     stale = [path for path, text in rendered.items() if _read(path) != text]
-    surplus = sorted(set((root / RUNBOOKS).glob("*.md")) - rendered.keys())
+    found = {*(root / RUNBOOKS).glob("*.md"), *(root / DASHBOARDS).glob("*.json")}
+    surplus = sorted(found - rendered.keys())
     for path in stale:
         print(f"{'stale' if check else 'written'}: {path.relative_to(root)}")
         if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(rendered[path], encoding="utf-8")
     for path in surplus:
-        print(f"{'of no alert' if check else 'removed'}: {path.relative_to(root)}")
+        print(f"{'surplus' if check else 'removed'}: {path.relative_to(root)}")
         if not check:
             path.unlink()
     if check and (stale or surplus):

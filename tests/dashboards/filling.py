@@ -117,11 +117,16 @@ def filled(folder: Path, servers: Sequence[Watched], every_s: float = EVERY_S) -
 
     (folder / "data").mkdir(exist_ok=True)
     write(folder, texts())
-    with prometheus(folder, "127.0.0.1:9", interval="1h") as asked, httpx.Client(base_url=asked.url, timeout=60) as client:
+    with (
+        prometheus(folder, "127.0.0.1:9", interval="1h", lookback=f"{round(2.5 * every_s)}s") as asked,
+        httpx.Client(base_url=asked.url, timeout=60) as client,
+    ):
         yield Filled(client, min(times), end)
 
 
 def facts_of(recording: str, version: str) -> Facts:
     """What the recorded server's other endpoints would have said, from the options it was started with."""
     flags = SCENARIOS[recording.replace("--", "/", 1)]["flags"]
-    return Facts(version=version, max_model_len={"tiny-llama": int(flags[flags.index("--max-model-len") + 1])})
+    return Facts(
+        version=version, max_model_len={"tiny-llama": int(flags[flags.index("--max-model-len") + 1])}
+    )

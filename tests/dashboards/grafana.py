@@ -62,7 +62,9 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     return re.sub(r"\$(?:\{([a-z_]\w*)\}|([a-z_]\w*))", value, text)
 
 
-def variables(board: Mapping[str, Any], chosen: Mapping[str, str] | None = None, **builtin: str) -> dict[str, str]:
+def variables(
+    board: Mapping[str, Any], chosen: Mapping[str, str] | None = None, **builtin: str
+) -> dict[str, str]:
     """A value for every variable: what is chosen, all by default, and Grafana's own times."""
     own = {"__rate_interval": "20s", "__range": "70s", "__interval": "5s"} | builtin
     found = {one["name"]: one.get("allValue", "0s") for one in board["templating"]["list"]}

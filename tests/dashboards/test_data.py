@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from kvwatch.mixin.tables import table
 from tests.dashboards.filling import Filled, Watched, facts_of, filled
-from tests.dashboards.grafana import FILES, Asked, filled as written, load, panels, queries, variables
+from tests.dashboards.grafana import FILES, Asked, load, panels, queries, variables
+from tests.dashboards.grafana import filled as written
 
 #: Recorded servers by what their column is called; the newest has whatever any recording shows.
 VERSIONS = {
@@ -30,7 +31,11 @@ NEWEST = "v1 0.32.0"
 OLD = ("v0 0.8.5", "v1 0.10.2")
 #: Queries without data: a piece of the expression, the releases, and why. Each is needed, or the test fails.
 WITHOUT: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("external_prefix_cache", (*VERSIONS,), "no recorded server had a KV connector, so nothing was looked up there"),
+    (
+        "external_prefix_cache",
+        (*VERSIONS,),
+        "no recorded server had a KV connector, so nothing was looked up there",
+    ),
     ("kv_offload_", (*VERSIONS,), "no recorded server offloaded KV"),
     ("spec_decode", (*VERSIONS,), "no recorded server drafted a token"),
     ("core_signal_missing", (*VERSIONS,), "no core signal is missing in these releases"),
@@ -44,13 +49,23 @@ WITHOUT: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("prefix_cache_hit_tokens_total", ("v0 0.8.5",), "v0 has no counters of its prefix cache"),
     ("prefix_cache_queried_tokens_total", ("v0 0.8.5",), "v0 has no counters of its prefix cache"),
     ("prefix_cache_hit_ratio_trusted", ("v0 0.8.5",), "v0 has no counters of its prefix cache"),
-    ("prefix_cache_lifetime_hit_ratio", ("v1 0.10.2", "v1 0.32.0"), "v0 only, where its hidden metrics are shown"),
+    (
+        "prefix_cache_lifetime_hit_ratio",
+        ("v1 0.10.2", "v1 0.32.0"),
+        "v0 only, where its hidden metrics are shown",
+    ),
 )
 
 
 def asked_of() -> list[Watched]:
     return [
-        Watched(f"{version}/{recording}", recording, recording, facts_of(recording, version.split()[-1]), gpu=version == NEWEST)
+        Watched(
+            f"{version}/{recording}",
+            recording,
+            recording,
+            facts_of(recording, version.split()[-1]),
+            gpu=version == NEWEST,
+        )
         for version, recordings in VERSIONS.items()
         for recording in recordings
     ]
@@ -64,7 +79,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
 
 def answered(given: Filled, expr: str) -> bool:
     """Whether the query gives a number, at any moment of what was recorded."""
-    sent = {"query": expr, "start": given.start, "end": given.end, "step": 5}
+    sent: dict[str, str | float] = {"query": expr, "start": given.start, "end": given.end, "step": 5}
     answer: dict[str, Any] = given.client.get("/api/v1/query_range", params=sent).json()
     assert answer["status"] == "success", f"{expr}: {answer}"
     return any(value != "NaN" for one in answer["data"]["result"] for _, value in one["values"])
@@ -86,7 +101,7 @@ def test_every_query_has_data_in_every_generation_or_a_reason(
         counts = Counter[str]()
         for query in every:
             for version in VERSIONS:
-                chosen = {name: f"{version}/.+" for name in ("instance", "instance_a", "instance_b")}
+                chosen = dict.fromkeys(("instance", "instance_a", "instance_b"), f"{version}/.+")
                 expr = written(query.expr, variables(board, chosen, __range=f"{prometheus.seconds}s"))
                 why = reasons(query, version)
                 if answered(prometheus, expr):
@@ -97,13 +112,21 @@ def test_every_query_has_data_in_every_generation_or_a_reason(
                 else:
                     unexpected.append(f"{version}: {query}")
         rows.append(
-            [board["uid"], str(len(list(panels(board)))), str(len(every)), *(str(counts[one]) for one in VERSIONS)]
+            [
+                board["uid"],
+                str(len(list(panels(board)))),
+                str(len(every)),
+                *(str(counts[one]) for one in VERSIONS),
+            ]
         )
     with capsys.disabled():
-        print("\n\n" + table(["dashboard", "panels", "queries", *(f"with data: {one}" for one in VERSIONS)], rows))
+        print(
+            "\n\n"
+            + table(["dashboard", "panels", "queries", *(f"with data: {one}" for one in VERSIONS)], rows)
+        )
         print("\nwithout data:")
-        for (board_name, panel, ref, why), versions in _by_query(missing).items():
-            print(f"  {board_name}, {panel}, {ref}: {', '.join(versions)} ({why})")
+        for (name, panel, ref, reason), releases in _by_query(missing).items():
+            print(f"  {name}, {panel}, {ref}: {', '.join(releases)} ({reason})")
     assert not unexpected, "queries without data:\n" + "\n".join(unexpected)
     assert {why for _, _, why in WITHOUT} == needed.keys()
 

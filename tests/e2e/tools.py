@@ -89,10 +89,12 @@ def prometheus(
     alertmanager: str = "",
     labels: Mapping[str, str] | None = None,
     resend: str = "1m",
+    lookback: str = "5m",
 ) -> Iterator[Prometheus]:
     """A real Prometheus that scrapes `target` and judges `rules` every `interval`, and tells `alertmanager`.
 
-    Addresses are host:port; `labels` go with all that it tells others, again after `resend`.
+    Addresses are host:port; `labels` go with all that it tells others, again after `resend`. A sample stands for
+    `lookback` unless a newer one, or the end of its series, was scraped.
     """
     port = free_port()
     document = {
@@ -115,6 +117,7 @@ def prometheus(
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
         f"--rules.alert.resend-delay={resend}",
+        f"--query.lookback-delta={lookback}",
     )
     url = f"http://127.0.0.1:{port}"
     with process(folder / "prometheus.log", *command):

@@ -123,6 +123,20 @@ def test_gpus_are_exported_as_committed() -> None:
     assert left == {f"{PREFIX}gpu_readings_total"}
 
 
+def test_the_process_is_exported_as_committed() -> None:
+    """What kvwatch costs, by name, type and meaning; the values are those of the moment."""
+    golden = HERE / "process.prom"
+    store = replayed(*CASES["v0"])
+    text = generate_latest(registry_of(store, store)).decode()
+    lines = [
+        line for line in text.splitlines(keepends=True) if line[0] == "#" and f"{PREFIX}process_" in line
+    ]
+    if os.environ.get("KVWATCH_REGENERATE"):
+        golden.write_text("".join(lines), encoding="utf-8")
+        pytest.fail(f"{golden.name} was written anew: look at the diff, then run without KVWATCH_REGENERATE")
+    assert "".join(lines) == golden.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("case", [*CASES, "gpus"])
 def test_promtool_is_content(case: str) -> None:
     """`promtool check metrics` has nothing to say, not even a lint warning."""

@@ -8,12 +8,12 @@ from kvwatch.mixin.dashboards.model import Column, Kind, Panel, Query, Row, Step
 from kvwatch.mixin.dashboards.queries import ENGINE, Scope, highest, ratio, total, usage_share
 
 _CONFIG = (
-    ("generation", "vLLM engine"),
-    ("block_size", "block, tokens"),
+    ("generation", "vLLM"),
+    ("block_size", "block"),
     ("num_gpu_blocks", "blocks"),
-    ("cache_dtype", "KV precision"),
-    ("enable_prefix_caching", "prefix caching"),
-    ("gpu_memory_utilization", "memory share"),
+    ("cache_dtype", "dtype"),
+    ("enable_prefix_caching", "prefixes"),
+    ("gpu_memory_utilization", "memory"),
 )
 _NO_CONNECTOR = "Not exposed: this vLLM has no KV connector"
 
@@ -76,7 +76,7 @@ def _capacity(scope: Scope) -> tuple[Panel, ...]:
             " and wait would need. 1 is exactly full, 2 needs twice the cache, or half the length. It grows"
             " with the load, so it is fit to scale by. Waiting is put down to the cache from"
             f" {about('regime.demand')}.",
-            width=9,
+            width=7,
             steps=(step("regime.demand"),),
             decimals=1,
         ),
@@ -87,7 +87,7 @@ def _capacity(scope: Scope) -> tuple[Panel, ...]:
             (Query(total(scope("kv_cache_capacity_tokens")), "capacity"), Query(total(held), "held")),
             "Tokens in the cache that live requests hold, and how many it holds at most, over all chosen"
             " engines. What lies between is free or holds cached prefixes.",
-            width=7,
+            width=6,
             colours={"capacity": ORANGE, "held": BLUE},
             absent=unknown,
         ),
@@ -111,9 +111,10 @@ def _capacity(scope: Scope) -> tuple[Panel, ...]:
                     highest(scope("cache_config_info"), f"{ENGINE}, {', '.join(n for n, _ in _CONFIG)}"), "is"
                 ),
             ),
-            "vLLM's own words on its cache, per engine. Empty is what it does not say.",
-            width=5,
-            columns=tuple(Column(name, title) for name, title in (("engine", "engine"), *_CONFIG[:4])),
+            "vLLM's own words on its cache, per engine: generation, tokens per block, blocks, precision of"
+            " the KV, prefix caching, share of the GPU's memory. Empty is what it does not say.",
+            width=8,
+            columns=tuple(Column(name, title) for name, title in (("engine", "engine"), *_CONFIG)),
         ),
     )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kvwatch.core.lifecycle import Stage
 from kvwatch.core.symptoms import limits_of
-from kvwatch.mixin.dashboards.colours import ACT, LOOK, SEVERITY
+from kvwatch.mixin.dashboards.colours import ACT, GREY, LOOK, SEVERITY
 from kvwatch.mixin.dashboards.model import Annotation, Column, Step, Variable
-from kvwatch.mixin.dashboards.queries import Scope
+from kvwatch.mixin.dashboards.queries import CAUSE, EFFECT, Scope
 from kvwatch.mixin.options import Options
 from kvwatch.mixin.promql import select
 
@@ -17,8 +17,9 @@ LIMITS = limits_of({})
 TO_SERVER = (
     f"/d/{SERVER_UID}?${{__url_time_range}}&${{datasource:queryparam}}"
     "&var-job=${__data.fields.job}&var-instance=${__data.fields.instance}&var-target=${__data.fields.target}"
+    "&${model_name:queryparam}&${engine:queryparam}"
 )
-#: Windows of what is marked in graphs, and of what tables tell of. Fixed: marks are no graph with a resolution.
+#: The window of what is marked in graphs. Fixed: marks have no resolution.
 _MARKED = "2m"
 
 
@@ -105,20 +106,16 @@ def marks(scope: Scope) -> tuple[Annotation, ...]:
 
 def symptom_columns(options: Options, *, server: bool) -> tuple[Column, ...]:
     """Of `queries.firing` with runbooks."""
-    where = (
-        Column("target", "server", width=170, link=TO_SERVER, link_title="This server"),
-        Column("model_name", "model", width=120),
-    )
+    where = Column("target", "server", width=130, link=TO_SERVER, link_title="This server, at this time")
     return (
-        Column("severity", width=90, shades=SEVERITY),
+        Column("severity", width=80, words={level: (level, colour) for level, colour in SEVERITY.items()}),
         Column(
             "title",
             "symptom",
             link=f"{options.runbook_url}/kvwatch${{__data.fields.page}}.md",
             link_title="Runbook: what it means, what to do",
         ),
-        *(where if server else ()),
-        Column("engine", width=75),
-        Column("role", width=75),
-        Column("Value", "since", unit="dtdurations", width=130),
+        where if server else Column("engine", width=75),
+        Column("why", "role", width=65, words={CAUSE: ("cause", ACT), EFFECT: ("effect", GREY)}),
+        Column("Value", "since", unit="dtdurations", decimals=0, width=110),
     )

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from kvwatch.mixin.dashboards.colours import BLUE, ORANGE, REGIME, SKY, VERMILLION
+from kvwatch.mixin.dashboards import now
+from kvwatch.mixin.dashboards.colours import BLUE, ORANGE, SKY, VERMILLION
 from kvwatch.mixin.dashboards.common import EXPERIMENT_UID, about, job, marks, step, variables
 from kvwatch.mixin.dashboards.model import Dashboard, Kind, Panel, Query, Row, Variable
-from kvwatch.mixin.dashboards.queries import RANGE, Scope, highest, mean, quantile, ratio, regime_share, total
+from kvwatch.mixin.dashboards.queries import RANGE, Scope, highest, mean, quantile, ratio, total
 from kvwatch.mixin.options import Options
 
 _EARLIER = "b_earlier_by"
@@ -34,7 +35,6 @@ def dashboard(options: Options) -> Dashboard:
         "B is earlier by",
         "How much earlier the time range of B lies: 0s for the same time, to compare two servers.",
         choices={("the same time" if one == "0s" else one): one for one in _SHIFTS},
-        every=False,
     )
     return Dashboard(
         EXPERIMENT_UID,
@@ -99,9 +99,10 @@ def _sums(scope: Scope) -> tuple[Panel, ...]:
                 Query(total(rate("generation_tokens_total")), "generated tokens/s"),
                 Query(total(finished), "requests/s"),
                 Query(mean(scope, "request_generation_tokens", window=RANGE), "tokens per answer"),
+                Query(ratio(rate("preemptions_total"), finished), "preemptions per request"),
             ),
-            "What was done per second over the shown time, and the mean length of answers. Unlike lengths"
-            " make all other numbers unlike.",
+            "What was done per second over the shown time, the mean length of answers, and preemptions per"
+            " finished request. Unlike lengths make all other numbers unlike.",
             width=12,
             height=4,
             base=SKY,
@@ -116,7 +117,6 @@ def _sums(scope: Scope) -> tuple[Panel, ...]:
                     ratio(rate("prefix_cache_hit_tokens_total"), rate("prefix_cache_queried_tokens_total")),
                     "hit ratio",
                 ),
-                Query(ratio(rate("preemptions_total"), finished), "preempted per finished"),
                 Query(
                     ratio(
                         rate("kv_cache_usage_above_seconds_total", 'threshold="0.95"'),
@@ -125,7 +125,7 @@ def _sums(scope: Scope) -> tuple[Panel, ...]:
                     "time nearly full",
                 ),
             ),
-            "Prefix cache tokens found / looked up, preemptions per finished request, and the share of the"
+            "Prefix cache tokens found / looked up, and the share of the"
             " time with usage ≥ 0.95, over the shown time.",
             width=12,
             height=4,
@@ -166,18 +166,7 @@ def _load(scope: Scope) -> tuple[Panel, ...]:
 
 def _waiting(scope: Scope) -> tuple[Panel, ...]:
     return (
-        Panel(
-            "Why do requests wait?",
-            Kind.STACK,
-            "percentunit",
-            (Query(regime_share(scope), "{{regime}}"),),
-            "Share of the time in each regime. A change helped if the share in which requests wait fell under"
-            " the same load, and did not only move from one limit to another.",
-            width=12,
-            colours=REGIME,
-            high=1,
-            absent="No kvwatch watched this server then",
-        ),
+        now.regimes(scope, width=12),
         Panel(
             "Running and waiting",
             Kind.LINES,

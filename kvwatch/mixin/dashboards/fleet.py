@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from kvwatch.core.lifecycle import Stage
 from kvwatch.core.regimes import Regime
-from kvwatch.mixin.dashboards.colours import ACT, BLUE, GOOD, GREY, LOOK, ORANGE, REGIME, SEVERITY
+from kvwatch.mixin.dashboards import models
+from kvwatch.mixin.dashboards.colours import ACT, GOOD, GREY, LOOK, REGIME, SEVERITY
 from kvwatch.mixin.dashboards.common import (
     FLEET_UID,
     TO_SERVER,
-    about,
     job,
     marks,
     step,
@@ -22,16 +22,14 @@ from kvwatch.mixin.dashboards.queries import (
     Scope,
     firing,
     highest,
-    quantile,
     ratio,
-    regime_share,
     total,
 )
 from kvwatch.mixin.options import Options
 
 #: Regimes in which requests are held up.
 _HELD = f'regime=~"{Regime.KV_LIMITED}|{Regime.SEQUENCE_LIMITED}|{Regime.PREFILL_LIMITED}"'
-_SERVER_COLUMN = Column("target", "server", width=190, link=TO_SERVER, link_title="This server, at this time")
+_SERVER_COLUMN = Column("target", "server", width=170, link=TO_SERVER, link_title="This server, at this time")
 
 
 def dashboard(options: Options) -> Dashboard:
@@ -41,7 +39,13 @@ def dashboard(options: Options) -> Dashboard:
         "kvwatch / Fleet",
         "Which of many vLLM servers are worst, which models wait and for what, and how much capacity is"
         " missing.",
-        (_now(scope, options), _models(scope), _capacity(scope), _latency(scope), _reach(scope)),
+        (
+            _now(scope, options),
+            models.waiting(scope),
+            models.capacity(scope),
+            models.latency(scope),
+            _reach(scope),
+        ),
         (job(options), *variables(options)),
         marks(scope),
         refresh="1m",
@@ -124,17 +128,29 @@ def _now(scope: Scope, options: Options) -> Row:
                 "A line per model on a server, the highest cache pressure first; a click on a server opens"
                 " its dashboard with this time range. Held up: share of the time in which requests waited for"
                 " the cache, a slot or prefill. Demand: 1 is exactly full.",
-                width=14,
+                width=13,
                 height=8,
                 columns=(
                     _SERVER_COLUMN,
                     Column("model_name", "model"),
-                    Column("score", width=75, steps=(step("engine_restarted.pressure"),)),
-                    Column("held up", unit="percentunit", width=85, steps=(step("kv_exhausted.share"),)),
-                    Column("demand", width=85, steps=(step("regime.demand"),)),
-                    Column("peak", unit="percentunit", width=75, steps=(step("regime.full_usage", LOOK),)),
+                    Column("score", decimals=2, width=75, steps=(step("engine_restarted.pressure"),)),
+                    Column(
+                        "held up",
+                        unit="percentunit",
+                        decimals=0,
+                        width=85,
+                        steps=(step("kv_exhausted.share"),),
+                    ),
+                    Column("demand", decimals=2, width=85, steps=(step("regime.demand"),)),
+                    Column(
+                        "peak",
+                        unit="percentunit",
+                        decimals=0,
+                        width=75,
+                        steps=(step("regime.full_usage", LOOK),),
+                    ),
                     Column("waiting", width=80),
-                    Column("hit ratio", unit="percentunit", width=90),
+                    Column("hit ratio", unit="percentunit", decimals=0, width=90),
                 ),
                 sort="score",
                 absent="No server answers",
@@ -143,13 +159,13 @@ def _now(scope: Scope, options: Options) -> Row:
                 "What fires, and where?",
                 Kind.TABLE,
                 "none",
-                (Query(firing(scope, options.runbook_url), "firing"),),
+                (Query(firing(scope), "firing"),),
                 "Symptoms that fire now. A click on a symptom opens its runbook, on a server its dashboard."
                 " Act on causes: effects go away with them.",
-                width=10,
+                width=11,
                 height=8,
-                columns=tuple(one for one in symptom_columns(options, server=True) if one.name != "engine"),
-                sort="role",
+                columns=symptom_columns(options, server=True),
+                sort="why",
                 absent="Nothing fires (but down and unknown are not fine)",
             ),
             Panel(
@@ -171,146 +187,10 @@ def _now(scope: Scope, options: Options) -> Row:
                     _SERVER_COLUMN,
                     Column("instance", "watched by"),
                     Column("outcome", "failure"),
-                    Column("failed scrapes", width=130),
+                    Column("failed scrapes", decimals=0, width=130),
                 ),
                 sort="failed scrapes",
                 absent="All servers answer",
-            ),
-        ),
-    )
-
-
-def _models(scope: Scope) -> Row:
-    return Row(
-        "Which models wait, and for what?",
-        (
-            Panel(
-                "Why do requests of $model_name wait?",
-                Kind.STACK,
-                "percentunit",
-                (Query(regime_share(scope), "{{regime}}"),),
-                "Share of the time of this model's engines in each regime. kv_limited: more cache or shorter"
-                " requests; sequence_limited: more slots; prefill_limited: prefix reuse or replicas; down and"
-                " unknown: not known.",
-                width=24,
-                colours=REGIME,
-                high=1,
-                absent="No kvwatch watched this model then",
-                repeat="model_name",
-            ),
-        ),
-    )
-
-
-def _capacity(scope: Scope) -> Row:
-    demand, capacity = scope("kv_cache_demand_ratio"), scope("kv_cache_capacity_tokens")
-    told = f"{capacity} and {demand}"
-    hit, asked = scope.rate("prefix_cache_hit_tokens_total"), scope.rate("prefix_cache_queried_tokens_total")
-    trusted = f"({scope('prefix_cache_hit_ratio_trusted')} == 1)"
-    model = "model_name"
-    return Row(
-        "How much capacity do models need?",
-        (
-            Panel(
-                "Demand / capacity",
-                Kind.LINES,
-                "none",
-                (
-                    Query(
-                        f"{total(f'{demand} * {capacity}', model)}\n/\n{total(told, model)}", "{{model_name}}"
-                    ),
-                ),
-                "Tokens of cache that all who run and wait would need / tokens that there are, over all"
-                " engines that tell both. 1.5: half as many engines again. Well below 1 all day: there are"
-                " too many. It grows with the load, so it is fit to scale by.",
-                steps=(step("regime.demand"),),
-                decimals=1,
-            ),
-            Panel(
-                "Tokens needed and tokens there",
-                Kind.LINES,
-                "short",
-                (
-                    Query(total(f"{demand} * {capacity}"), "needed"),
-                    Query(total(told), "there"),
-                ),
-                "The same in tokens, over all chosen models.",
-                colours={"needed": ORANGE, "there": BLUE},
-            ),
-            Panel(
-                "Engines",
-                Kind.LINES,
-                "none",
-                (Query(f"count by (model_name) ({scope('requests_running')})", "{{model_name}}"),),
-                "Engines that answer, by model. One that is unreachable is not among them.",
-            ),
-            Panel(
-                "Prefix cache hit ratio",
-                Kind.LINES,
-                "percentunit",
-                (
-                    Query(
-                        f"{total(f'{hit} and {trusted}', model)}\n/\n{total(f'{asked} and {trusted}', model)}",
-                        "{{model_name}}",
-                    ),
-                ),
-                "Tokens found / tokens looked up, over all engines of a model whose ratio can be trusted. A"
-                " fall over many servers at once is a change of prompts or of routing.",
-                high=1,
-            ),
-            Panel(
-                "Preemptions per finished request",
-                Kind.LINES,
-                "none",
-                (
-                    Query(
-                        ratio(scope.rate("preemptions_total"), scope.rate("requests_finished_total"), model),
-                        "{{model_name}}",
-                    ),
-                ),
-                f"Work thrown away and done again. From {about('kv_thrashing.per_request')} on an engine"
-                " thrashes: it is beyond what a longer queue would cost.",
-                steps=(step("kv_thrashing.per_request"),),
-                decimals=2,
-            ),
-            Panel(
-                "Generated tokens per second",
-                Kind.LINES,
-                "short",
-                (Query(total(scope.rate("generation_tokens_total"), model), "{{model_name}}"),),
-                "What the fleet brings forth, by model.",
-            ),
-        ),
-    )
-
-
-def _latency(scope: Scope) -> Row:
-    def worst(name: str, title: str, text: str, *steps: Step) -> Panel:
-        return Panel(
-            title,
-            Kind.LINES,
-            "s",
-            (Query(f"topk(5,\n{quantile(0.95, scope, name)})", "{{target}} {{model_name}}"),),
-            f"{text} p95 of the five slowest servers at each moment. Each server by itself: unlike releases of"
-            " vLLM have unlike buckets, which can't be merged.",
-            width=12,
-            steps=steps,
-        )
-
-    return Row(
-        "Whose users wait longest?",
-        (
-            worst(
-                "time_to_first_token_seconds",
-                "Time to first token, slowest servers",
-                f"High from {about('ttft_high.seconds')} s.",
-                step("ttft_high.seconds", LOOK),
-            ),
-            worst(
-                "inter_token_latency_seconds",
-                "Time between tokens, slowest servers",
-                f"Slow from {about('ttft_high.inter_token')} s.",
-                step("ttft_high.inter_token", LOOK),
             ),
         ),
     )
@@ -332,7 +212,11 @@ def _reach(scope: Scope) -> Row:
                 ),
                 "Restarts that kvwatch saw in the shown time, the most first. High pressure just before one"
                 " points to memory: the symptom engine_restarted says so.",
-                columns=(_SERVER_COLUMN, Column("instance", "watched by"), Column("restarts", width=90)),
+                columns=(
+                    _SERVER_COLUMN,
+                    Column("instance", "watched by"),
+                    Column("restarts", decimals=0, width=90),
+                ),
                 sort="restarts",
                 absent="No restarts in the shown time",
             ),

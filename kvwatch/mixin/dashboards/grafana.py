@@ -102,8 +102,8 @@ def _variable(one: Variable) -> dict[str, Any]:
         "query": {"query": query, "refId": "StandardVariableQuery"},
         "refresh": 2,
         "sort": 1,
-        "multi": one.every,
-        "includeAll": one.every,
+        "multi": True,
+        "includeAll": True,
         "allValue": ".+",
         "current": {"text": ["All"], "value": ["$__all"], "selected": True},
     }
@@ -126,7 +126,7 @@ def _annotation(one: Annotation) -> dict[str, Any]:
     return {
         "name": one.name,
         "datasource": DATASOURCE,
-        "enable": one.shown,
+        "enable": True,
         "hide": False,
         "iconColor": one.colour,
         "expr": one.expr,

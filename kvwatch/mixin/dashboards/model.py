@@ -10,7 +10,7 @@ from kvwatch.mixin.dashboards.colours import GOOD
 
 #: Grafana's grid is so many columns wide.
 WIDTH = 24
-#: What stands where a query finds no series, and where it divides nothing by nothing.
+#: What stands where a query finds no series, and where a ratio has nothing above and below the line.
 NOT_EXPOSED, NO_TRAFFIC = "Not exposed by this vLLM", "No traffic"
 
 
@@ -44,14 +44,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """How a table shows a label or a query's value. `shades`: colours of words; `link`: where a click leads."""
+    """How a table shows a label or a query's value. `words` are for values, with colours; a click leads to `link`."""
 
     name: str
     title: str = ""
     unit: str = ""
+    decimals: int | None = None
     width: int = 0
     steps: tuple[Step, ...] = ()
-    shades: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     link: str = ""
     link_title: str = ""
 
@@ -61,10 +62,9 @@ class Panel:
     """One panel. `unit` is one of Grafana's ids; a ratio is ``percentunit``.
 
     `steps` colour a value (and are drawn as lines in a graph), below the first of them `base` holds. `colours` are
-    those of series by their legend. `absent` stands where no query finds a series, `nan` where a ratio has no
-    denominator. A table shows only its `columns`, in their order, the highest first by the column `sort`. `repeat` names a
-    variable for each of whose values the panel stands once; `shift` one that says how much earlier its time range
-    lies.
+    those of series by their legend. `absent` stands where no query finds a series. A table shows only its `columns`,
+    in their order, sorted by the column `sort`. `repeat` names a variable for each of whose values the panel stands
+    once; `shift` one that says how much earlier its time range lies.
     """
 
     title: str
@@ -80,9 +80,7 @@ class Panel:
     words: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Words for values, each with its colour, for instance of 0 and 1."""
     absent: str = NOT_EXPOSED
-    nan: str = NO_TRAFFIC
     decimals: int | None = None
-    low: float | None = 0
     high: float | None = None
     names: bool = False
     """A stat shows the name of each series beside its value."""
@@ -105,7 +103,7 @@ class Row:
 class Variable:
     """A choice at the head. `label_of` is a selector whose values of the label `name` (or `label`) are offered.
 
-    With `choices` (what is shown -> the value) it is those instead. `every`: several, and all, can be chosen.
+    Several can be chosen, and all. With `choices` (what is shown -> the value) it is one of those instead.
     """
 
     name: str
@@ -114,7 +112,6 @@ class Variable:
     label_of: str = ""
     label: str = ""
     choices: Mapping[str, str] = field(default_factory=dict)
-    every: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +123,6 @@ class Annotation:
     title: str
     tags: tuple[str, ...]
     colour: str
-    shown: bool = True
 
 
 @dataclass(frozen=True, slots=True)

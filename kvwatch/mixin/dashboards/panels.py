@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kvwatch.mixin.dashboards.colours import GREY, SERIES
-from kvwatch.mixin.dashboards.model import Kind, Panel, Query
+from kvwatch.mixin.dashboards.model import NO_TRAFFIC, Kind, Panel, Query
 from kvwatch.mixin.dashboards.tables import REFS, columns, mapped, override, thresholds, transformations
 
 #: Grafana's name of the panel.
@@ -74,7 +74,7 @@ def _defaults(panel: Panel) -> dict[str, Any]:
     }
     if panel.kind is Kind.TIMELINE:
         found["color"] = {"mode": "thresholds"}
-    ends = {"min": panel.low, "max": panel.high, "decimals": panel.decimals}
+    ends = {"min": 0, "max": panel.high, "decimals": panel.decimals}
     if panel.kind is not Kind.TABLE:
         found |= {name: value for name, value in ends.items() if value is not None}
     return found
@@ -82,7 +82,7 @@ def _defaults(panel: Panel) -> dict[str, Any]:
 
 def _mappings(panel: Panel) -> list[dict[str, Any]]:
     words = [mapped(panel.words)] if panel.words else []
-    none = {"match": "nan", "result": {"text": panel.nan, "color": GREY, "index": len(panel.words)}}
+    none = {"match": "nan", "result": {"text": NO_TRAFFIC, "color": GREY, "index": len(panel.words)}}
     return [*words, {"type": "special", "options": none}]
 
 
@@ -111,8 +111,9 @@ def _custom(panel: Panel) -> dict[str, Any]:
 
 def _overrides(panel: Panel) -> Iterable[dict[str, Any]]:
     colours = dict(panel.colours)
-    if panel.kind in _GRAPH and not colours and len(panel.queries) > 1:
-        colours = {query.legend: colour for query, colour in zip(panel.queries, SERIES, strict=False)}
+    if panel.kind in _GRAPH and not colours:
+        known = [query.legend for query in panel.queries if "{{" not in query.legend]
+        colours = dict(zip(known, SERIES, strict=False))
     for name, colour in colours.items():
         yield override(name, {"color": {"mode": "fixed", "fixedColor": colour}})
 

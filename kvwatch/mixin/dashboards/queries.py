@@ -34,10 +34,6 @@ class Scope:
         labels = family(name).labels
         return select(name, *self._matchers(labels), *matchers, self.also)
 
-    def server(self, name: str, *matchers: str) -> str:
-        """One of every engine of the chosen servers, and of those series that are of none."""
-        return select(name, *self._matchers(("target",)), *matchers, self.also)
-
     def loose(self, name: str, *matchers: str) -> str:
         """One that also has the series of the whole server, which name no model and no engine."""
         chosen = [
@@ -83,43 +79,47 @@ def quantile(q: float, scope: Scope, name: str, *, by: str = MODEL, window: str 
     return f"histogram_quantile({q:g}, sum by ({labels}) ({scope.rate(f'{name}_bucket', window=window)}))"
 
 
-def mean(scope: Scope, name: str, *, by: str = "", window: str = RATE) -> str:
-    return ratio(scope.rate(f"{name}_sum", window=window), scope.rate(f"{name}_count", window=window), by)
+def mean(scope: Scope, name: str, *, window: str = RATE) -> str:
+    return ratio(scope.rate(f"{name}_sum", window=window), scope.rate(f"{name}_count", window=window))
 
 
-def regime_share(scope: Scope, *, by: str = "", window: str = RATE) -> str:
-    """The share of the watched time in each regime, over all engines that are chosen."""
-    spent = f"rate({scope.loose('regime_seconds_total')}[{window}])"
-    on = f"on ({by})" if by else "on ()"
-    labels = f"{by}, regime" if by else "regime"
-    return f"{total(spent, labels)}\n/ {on} group_left ()\n{total(spent, by)}"
+def regime_share(scope: Scope, *, model: bool = False) -> str:
+    """The share of the watched time in each regime, over all engines that are chosen.
+
+    Of one `model`, what was of no engine (a server that never answered) is left out: nobody knows what it serves.
+    """
+    name = "regime_seconds_total"
+    spent = f"rate({scope(name) if model else scope.loose(name)}[{RATE}])"
+    return f"{total(spent, 'regime')}\n/ on () group_left ()\n{total(spent)}"
 
 
-def usage_share(scope: Scope, *, by: str = "threshold", window: str = RATE) -> str:
+def usage_share(scope: Scope) -> str:
     """The share of the time in which vLLM answered that usage was at or above each mark."""
-    above = scope.rate("kv_cache_usage_above_seconds_total", window=window)
-    watched = scope.rate("regime_seconds_total", _WATCHED, window=window)
-    return f"{total(above, by)}\n/ on () group_left ()\n{total(watched)}"
+    above = scope.rate("kv_cache_usage_above_seconds_total")
+    watched = scope.rate("regime_seconds_total", _WATCHED)
+    return f"{total(above, 'threshold')}\n/ on () group_left ()\n{total(watched)}"
 
 
-def firing(scope: Scope, runbook_url: str = "") -> str:
-    """Symptoms that fire: seconds since then, with severity and title, and whether another accounts for them.
+#: What the label `why` of `firing` says: 1 for a cause, 2 for what another accounts for.
+CAUSE, EFFECT = "1", "2"
 
-    With `runbook_url` the label `page` has the name of the runbook, as `core.alerting` and the mixin have it: the
+
+def firing(scope: Scope) -> str:
+    """Symptoms that fire: seconds since they do, with severity, title, and whether another accounts for them.
+
+    What fires is few of many, so it is chosen first and each family is asked for once. `count_values` makes a label
+    of a number: 1 for firing, and 1 more if explained. Its name is the last in the alphabet, since in queries over a
+    range Prometheus 2.42 drops labels that come after it. The label `page` names the runbook as alerts do: the
     symptom's words without the underscores.
     """
     key = f"{ENGINE}, symptom"
-    state = scope.loose("symptom_state", f'state="{Stage.FIRING}"')
+    state = f'state="{Stage.FIRING}"'
+    fires = f"({scope.loose('symptom_state', state)} == 1)"
+    explained = scope.loose("symptom_explained")
+    role = f'count_values by ({key}) ("why",\n{fires} + on ({key}) {explained})'
     since = f"(time() - {scope.loose('symptom_since_timestamp_seconds')})"
-    fires = f"{since}\nand on ({key}) ({state} == 1)"
-    explained = f"({scope.loose('symptom_explained')} == 1)"
-    told = (
-        f'label_replace({fires}\nunless on ({key}) {explained}, "role", "cause", "", "")\nor\n'
-        f'label_replace({fires}\nand on ({key}) {explained}, "role", "effect", "", "")'
-    )
-    named = f"({told})\n* on ({SERVER}, symptom) group_left (severity, title)\n{scope('symptom_info')}"
-    if not runbook_url:
-        return named
+    told = f"{role}\n* on ({key}) group_left () {since}"
+    named = f"{told}\n* on ({SERVER}, symptom) group_left (severity, title) {scope('symptom_info')}"
     words = "_?([a-z0-9]*)" * 6
     page = "".join(f"${number}" for number in range(1, 7))
     return f'label_replace({named}, "page", "{page}", "symptom", "{words}")'

@@ -53,11 +53,13 @@ def _hidden(panel: Panel) -> list[str]:
 def _column(one: Column) -> dict[str, Any]:
     plain = {"displayName": one.title, "unit": one.unit, "custom.width": one.width}
     found: dict[str, Any] = {key: value for key, value in plain.items() if value}
+    if one.decimals is not None:
+        found["decimals"] = one.decimals
     if one.steps:
         found["thresholds"] = thresholds(one.steps, "transparent")
         found["custom.cellOptions"] = {"type": "color-background", "mode": "basic"}
-    if one.shades:
-        found["mappings"] = [mapped({value: (value, colour) for value, colour in one.shades.items()})]
+    if one.words:
+        found["mappings"] = [mapped(one.words)]
         found["custom.cellOptions"] = {"type": "color-text"}
     if one.link:
         found["links"] = [{"title": one.link_title, "url": one.link, "targetBlank": False}]
