@@ -17,6 +17,7 @@ from tests.deploy.manifests import (
     faults,
     of_kind,
     pods,
+    rendered,
     sidecar,
     with_components,
 )
@@ -121,6 +122,20 @@ def test_a_variable_is_defined_before_it_is_used(tmp_path: Path) -> None:
         used |= wanted
         defined.add(one["name"])
     assert used == {"POD_NAME", "HOST_IP"}
+
+
+def test_the_patch_that_the_readme_shows_has_the_last_word(tmp_path: Path) -> None:
+    """It stands beside the components, and says where another vLLM listens."""
+    blocks = re.findall(
+        r"^```yaml\n(.*?)^```", (KUBERNETES / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    (patches,) = [one for one in blocks if one.startswith("patches:")]
+    with_components(tmp_path, [workload(kvwatch="enabled")], ["sidecar"])
+    kustomization = tmp_path / "kustomization.yaml"
+    kustomization.write_text(kustomization.read_text(encoding="utf-8") + patches, encoding="utf-8")
+    (pod,) = pods(rendered(tmp_path))
+    environment = {one["name"]: one.get("value") for one in sidecar(pod)["env"]}
+    assert environment["KVWATCH_TARGETS"] == "http://localhost:8080"
 
 
 def open_to(policy: Document, protocol: str, port: int) -> str:

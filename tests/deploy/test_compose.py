@@ -22,9 +22,7 @@ FILE = COMPOSE / "compose.yaml"
 STACK: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = STACK["services"]
 PORT = Settings.model_fields["port"].default
-DEFAULTS = dict(
-    line.split("=", 1) for line in (COMPOSE / ".env").read_text().splitlines() if line[:1] != "#"
-)
+DEFAULTS = dict(line.split("=", 1) for line in (COMPOSE / ".env").read_text().splitlines() if line[:1] != "#")
 
 
 def faults(stack: dict[str, Any]) -> list[str]:
