@@ -90,7 +90,7 @@ def _kind(name: str) -> str:
         return "BYTES"
     if words := choices(Settings.model_fields[name]):
         return f"{{{','.join(words)}}}"
-    return "FILE" if name in {"config", "api_token_file", "tls_cert", "tls_key"} else "VALUE"
+    return "FILE" if name in {"config", "api_token_file", "tls_cert", "tls_key", "vllm_log"} else "VALUE"
 
 
 def _shown(value: Any) -> str:

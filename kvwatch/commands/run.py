@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
 
 from kvwatch.commands import options
 from kvwatch.commands.output import print_json, say
-from kvwatch.settings import show
+from kvwatch.core.told import LogVerdict
+from kvwatch.settings import Settings, show
 from kvwatch.settings.showing import provenance
 
 HELP = "watch vLLM servers and serve what is found: the sidecar"
@@ -17,6 +20,7 @@ examples:
   kvwatch run --targets a=localhost:8000,b=localhost:8001 --port 9477
   kvwatch run --threshold kv_thrashing.per_request=0.3 --disable kv_near_full
   kvwatch run --alertmanager alertmanager:9093                  tells an Alertmanager directly of what fires
+  kvwatch run --vllm-log /var/log/vllm/server.log               says why the server did not start, or why it ended
   KVWATCH_TARGETS=localhost:8000 KVWATCH_INTERVAL=2s kvwatch run
   kvwatch run --config kvwatch.toml --show-config               what is in force, as TOML, and where it comes from
 
@@ -49,4 +53,20 @@ def main(args: argparse.Namespace) -> int:
         return 0
     from kvwatch.sidecar.service import serve
 
-    return asyncio.run(serve(settings))
+    with logs_of(settings) as logs:
+        return asyncio.run(serve(settings, logs=logs))
+
+
+@contextlib.contextmanager
+def logs_of(settings: Settings) -> Iterator[dict[str, Callable[[], LogVerdict | None]]]:
+    """What the log of each server tells that is given with one; read beside, while the block runs."""
+    files = {
+        target.name: file for target in settings.targets if (file := settings.log_of(target)) is not None
+    }
+    with contextlib.ExitStack() as stack:
+        if files:
+            from kvwatch.logs.tail import Tail
+
+            yield {name: stack.enter_context(Tail(file)).newest for name, file in files.items()}
+        else:
+            yield {}

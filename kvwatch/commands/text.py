@@ -68,13 +68,13 @@ def finding(found: Mapping[str, Any]) -> str:
     """A finding whole, from `report.finding`: what, since when, the evidence, likely causes, what to do in order."""
     where = _place(found.get(part) or "" for part in ("target", "model_name", "engine"))
     lines = [f"{found['severity'].upper()}: {found['title']}"]
-    lines += _wrapped(f"{found['symptom']} on {where}, firing for {clock(found['firing_seconds'])}", "  ")
+    lines += wrapped(f"{found['symptom']} on {where}, firing for {clock(found['firing_seconds'])}", "  ")
     if found["explained_by"]:
-        lines += _wrapped(f"Explained by {', '.join(found['explained_by'])}: act on that first.", "  ")
-    lines += _wrapped(found["meaning"], "  ")
-    lines += _wrapped(f"Evidence: {evidence(found['evidence'])}", "  ")
-    lines += _listed("Likely causes:", [f"- {cause}" for cause in found["causes"]])
-    lines += _listed(
+        lines += wrapped(f"Explained by {', '.join(found['explained_by'])}: act on that first.", "  ")
+    lines += wrapped(found["meaning"], "  ")
+    lines += wrapped(f"Evidence: {evidence(found['evidence'])}", "  ")
+    lines += listed("Likely causes:", [f"- {cause}" for cause in found["causes"]])
+    lines += listed(
         "What to do, in this order:", [f"{i}. {a}" for i, a in enumerate(found["actions"], start=1)]
     )
     return "\n".join(lines)
@@ -95,7 +95,7 @@ def shares(regimes: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {seconds / total:.0%} ({clock(seconds)})" for name, seconds in longest)
 
 
-def _wrapped(text: str, indent: str) -> list[str]:
+def wrapped(text: str, indent: str) -> list[str]:
     lines = textwrap.wrap(
         _BEFORE_UNIT.sub(_HELD, text),
         _WIDTH,
@@ -110,8 +110,8 @@ def _wrapped(text: str, indent: str) -> list[str]:
 _BEFORE_UNIT, _HELD = re.compile(r"(?<=\d) (?=(?:s|min)\b)"), "\N{NO-BREAK SPACE}"
 
 
-def _listed(title: str, items: list[str]) -> Iterator[str]:
+def listed(title: str, items: list[str]) -> Iterator[str]:
     if items:
         yield f"  {title}"
         for item in items:
-            yield from _wrapped(item, "    ")
+            yield from wrapped(item, "    ")

@@ -8,7 +8,7 @@ from typing import Any
 from kvwatch.core import report
 from kvwatch.core.findings import findings, lifecycles
 from kvwatch.core.lifecycle import Stage
-from kvwatch.core.outcome import Outcome
+from kvwatch.core.outcome import Logged, Outcome
 from kvwatch.core.pipeline import advance
 from kvwatch.core.policy import Policy
 from kvwatch.core.snapshot import EngineKey
@@ -42,7 +42,7 @@ class Watch:
         self._now_firing: set[str] = set()
         self._now_unknown: set[str] = set()
 
-    def take(self, outcome: Outcome, now: float) -> tuple[Transition, ...]:
+    def take(self, outcome: Outcome | Logged, now: float) -> tuple[Transition, ...]:
         """Takes an outcome at `now`; the transitions that it brought. Its events are then the last of `events`."""
         before = self.state
         self.state, transitions = advance(before, outcome, now)

@@ -304,6 +304,11 @@ def _max_model_len(reading: Reading) -> Iterator[Sample]:
         yield (reading.state.target, model), float(length)
 
 
+def _startup_verdict(reading: Reading) -> Iterator[Sample]:
+    if reading.state.log is not None:
+        yield (reading.state.target, reading.state.log.verdict), 1.0
+
+
 def _gpu_row(name: str, text: str, value: Callable[[Gpu], float | None]) -> Metric:
     """A row of one sample per GPU, whether the target is up or not; none of a GPU that is not read at present."""
 
@@ -477,6 +482,15 @@ METRICS: tuple[Metric, ...] = (
         "Restarts of vLLM that kvwatch saw.",
         TARGET,
         _one(lambda r: r.state.restarts),
+    ),
+    Metric(
+        "startup_verdict",
+        _G,
+        _R,
+        "1 for what vLLM's log says of its newest start, where the log is given (vllm_log): a cause, ok or"
+        " ok_but_tight.",
+        (*TARGET, "verdict"),
+        _startup_verdict,
     ),
     # -- symptoms -------------------------------------------------------------------------------------------
     Metric(

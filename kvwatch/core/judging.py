@@ -36,6 +36,7 @@ def judged(state: State, now: float) -> State:
         rejections=state.server.parts("admission_rejections_total") if state.server else None,
         gpu=state.gpu,
         restart=state.restart,
+        log=state.log,
         now=now,
         limits=state.limits,
     )

@@ -18,6 +18,8 @@
 
 The first four and the last come from the transport, `http_status` from the answer, the rest from reading
 the body. Anything the network or the remote can do ends as one of these; none of them is an exception.
+
+Where there was no scrape, a server's log may still say something of its engines: `Logged`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvwatch.core.gpu import GpuReading
+from kvwatch.core.snapshot import EngineKey, Snapshot
+from kvwatch.core.told import LogVerdict
 
 
 class Failure(StrEnum):
@@ -87,6 +91,8 @@ class Scrape:
     facts: Facts | None = None
     gpu: GpuReading | None = None
     """What was read of the GPUs since the outcome before, if anything."""
+    log: LogVerdict | None = None
+    """What the server's log tells of its starts, if kvwatch is given it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,20 @@ class ScrapeError:
     duration_s: float = 0.0
     interval_s: float = 1.0
     gpu: GpuReading | None = None
+    log: LogVerdict | None = None
 
 
 Outcome = Scrape | ScrapeError
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """What the log of a server says of its engines at one instant, in place of a page. Fields as in `Scrape`."""
+
+    engines: Mapping[EngineKey, Snapshot]
+    wall: float
+    interval_s: float
+    duration_s: float = 0.0
+    facts: Facts | None = None
+    gpu: GpuReading | None = None
+    log: LogVerdict | None = None

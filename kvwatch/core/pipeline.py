@@ -1,7 +1,8 @@
 """The one seam: `advance(state, outcome, now) -> (state, transitions)`. Pure.
 
-The poller calls it with live scrapes, `replay` with recorded ones, `check` for half a minute, tests with
-whatever they like. Everything downstream only reads the `State` it returns. Nothing else decides anything.
+The poller calls it with live scrapes, `replay` with recorded ones, `check` for half a minute, `explain` with what
+a log says, tests with whatever they like.
+Everything downstream only reads the `State` it returns. Nothing else decides anything.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from kvwatch.core.exposition import BadExposition
 from kvwatch.core.gpu import GpuWindow
 from kvwatch.core.judging import counted, judged
 from kvwatch.core.normalise import Page
-from kvwatch.core.outcome import REACHABLE, Outcome, Pace, Scrape, ScrapeError
+from kvwatch.core.outcome import REACHABLE, Logged, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.core.regimes import Regime
-from kvwatch.core.snapshot import EngineKey
+from kvwatch.core.snapshot import EngineKey, Snapshot
 from kvwatch.core.state import FAILING_MEMORY_S, EngineState, Event, LastScrape, State, Transition
 from kvwatch.core.symptoms import Restart
 
@@ -47,7 +48,7 @@ def next_pace(state: State, now: float) -> Pace:
     return Pace.FAST
 
 
-def advance(state: State, outcome: Outcome, now: float) -> tuple[State, tuple[Transition, ...]]:
+def advance(state: State, outcome: Outcome | Logged, now: float) -> tuple[State, tuple[Transition, ...]]:
     """The state after an outcome at `now` (monotonic seconds), and the transitions of symptoms it brought.
 
     Never raises, whatever the bytes are. Time that runs backwards stands still.
@@ -60,10 +61,12 @@ def advance(state: State, outcome: Outcome, now: float) -> tuple[State, tuple[Tr
             page = state.interpreter.read(outcome.body, openmetrics="openmetrics" in outcome.content_type)
         except BadExposition as bad:
             error = ScrapeError(bad.kind, str(bad), outcome.wall, outcome.duration_s, outcome.interval_s)
+    elif isinstance(outcome, Logged):
+        page = Page(outcome.engines, Snapshot(EngineKey(state.target)), (), (), configured=True)
     else:
-        error = outcome if outcome.gpu is None else replace(outcome, gpu=None)
+        error = replace(outcome, gpu=None, log=None)
     before = state
-    if page is not None and isinstance(outcome, Scrape):
+    if page is not None and not isinstance(outcome, ScrapeError):
         state = _answered(state, page, outcome, now)
     elif error is not None:
         state = _failed(state, error, now)
@@ -76,6 +79,7 @@ def advance(state: State, outcome: Outcome, now: float) -> tuple[State, tuple[Tr
         last_error=error or before.last_error,
         wall=outcome.wall,
         gpu=_gpu(state, outcome, now),
+        log=outcome.log or state.log,
         last=LastScrape(
             duration_s=outcome.duration_s,
             interval_s=outcome.interval_s,
@@ -87,7 +91,7 @@ def advance(state: State, outcome: Outcome, now: float) -> tuple[State, tuple[Tr
     return counted(before, state, now)
 
 
-def _gpu(state: State, outcome: Outcome, now: float) -> GpuWindow:
+def _gpu(state: State, outcome: Outcome | Logged, now: float) -> GpuWindow:
     """What is known of the GPUs, with what the outcome brings of them."""
     if outcome.gpu is None:
         return state.gpu
@@ -105,9 +109,10 @@ def _share(before: float, failing: bool, elapsed: float) -> float:
 # -- a page that could be read ----------------------------------------------------------------------------------
 
 
-def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
-    full = scrape.pace is Pace.FULL
-    partial = scrape.narrowed and not full
+def _answered(state: State, page: Page, scrape: Scrape | Logged, now: float) -> State:
+    narrowed = isinstance(scrape, Scrape) and scrape.narrowed
+    full = isinstance(scrape, Logged) or scrape.pace is Pace.FULL
+    partial = narrowed and not full
     raw = {key: raw_counters(snapshot, page.server) for key, snapshot in page.engines.items()}
     fell = max((_fallen(state.engines[key], raw[key]) for key in raw if key in state.engines), default=0)
     other = _another_process(state, page, fell)
@@ -159,8 +164,8 @@ def _answered(state: State, page: Page, scrape: Scrape, now: float) -> State:
         outcomes={**state.outcomes, "ok": state.outcomes["ok"] + 1},
         engines=engines,
         server=server,
-        unknown_families=state.unknown_families if scrape.narrowed else page.unknown_families,
-        exposed=state.exposed if scrape.narrowed else page.exposed,
+        unknown_families=state.unknown_families if narrowed else page.unknown_families,
+        exposed=state.exposed if narrowed else page.exposed,
         configured=page.configured or (partial and state.configured),
         facts=scrape.facts or state.facts,
         restart=restart or state.restart,

@@ -10,6 +10,9 @@ from typing import NamedTuple
 #: How a reason begins that says: this will appear with the first request.
 NOT_YET = "not yet"
 
+#: The feature of a snapshot that was told by a log, not by a page.
+FROM_LOG = "from a log"
+
 
 class EngineKey(NamedTuple):
     """Whose numbers these are. Data-parallel ranks of one server are engines of one target.

@@ -15,6 +15,7 @@ from kvwatch.core.regimes import Regime
 from kvwatch.core.snapshot import EngineKey, Histogram, Snapshot
 from kvwatch.core.symptoms import Evidence, Restart, limits_of
 from kvwatch.core.thresholds import Limits
+from kvwatch.core.told import LogVerdict
 from kvwatch.core.window import Climb, Windows
 
 #: Time constant of the share of failing time, seconds.
@@ -133,6 +134,8 @@ class State:
     configured: bool = False
     facts: Facts | None = None
     gpu: GpuWindow = field(default_factory=GpuWindow)
+    log: LogVerdict | None = None
+    """What the server's own log tells of its starts."""
     restart: Restart | None = None
     restarts: int = 0
     switched_at: float | None = None

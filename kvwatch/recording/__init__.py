@@ -5,6 +5,7 @@ where the server could not be reached. Either may have ``"gpu"``, one object for
 these were read since the line before, and ``"gpu_interval"``, the spacing of such readings in seconds.
 """
 
+from kvwatch.recording.opening import opened
 from kvwatch.recording.outcomes import failure_of, outcome
 from kvwatch.recording.reading import MAX_LINE, read
 from kvwatch.recording.records import Record, RecordingError, Skipped, WriteError
@@ -20,6 +21,7 @@ __all__ = [
     "WriteError",
     "Writer",
     "failure_of",
+    "opened",
     "outcome",
     "read",
     "spaced",

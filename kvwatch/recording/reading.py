@@ -6,29 +6,22 @@ lines and a single page of metrics as text are understood as well. Memory is bou
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import math
-import os
 import re
-import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeGuard, cast
+from typing import IO, Any, TypeGuard
 
 from kvwatch.recording import facts, gpus
+from kvwatch.recording.opening import Opened, opened
 from kvwatch.recording.records import Record, RecordingError, Skipped
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 MAX_LINE = 32 << 20
 """Bytes of a line beyond which it is skipped: twice the largest page that is scraped by default."""
 _CHUNK = 1 << 20
-_GZIP = b"\x1f\x8b"
 #: What a page of metrics begins with: a comment or a sample.
 _PAGE = re.compile(rb"#|[a-zA-Z_:][a-zA-Z0-9_:.]*(\{.*\})?[ \t]+([-+0-9.]|NaN)")
 
@@ -38,51 +31,21 @@ def read(path: Path | str, *, max_line: int = MAX_LINE) -> Iterator[Record | Ski
 
     Raises `RecordingError`, at once, if there is none to read.
     """
-    name = "standard input" if str(path) == "-" else str(path)
-    try:
-        file = _standard_input() if str(path) == "-" else Path(path).open("rb")  # noqa: SIM115
-        head = file.read(len(_GZIP))
-        if not head:
-            file.close()
-            raise RecordingError(f"{name} is empty")
-        written = os.fstat(file.fileno()).st_mtime
-    except OSError as error:
-        raise RecordingError(f"can't read {name}: {error.strerror or error}") from None
-    whole = cast("IO[bytes]", io.BufferedReader(_Whole(head, file), _CHUNK))
-    stream = cast("IO[bytes]", gzip.GzipFile(fileobj=whole)) if head == _GZIP else whole
-    return _records(written, stream, file, max_line)
+    file = opened(path)
+    if file.empty:
+        with file:
+            raise RecordingError(f"{file.name} is empty")
+    return _records(file, max_line)
 
 
-def _standard_input() -> io.BufferedReader:
-    if sys.stdin is None:
-        raise RecordingError("can't read standard input: it is closed")
-    return cast("io.BufferedReader", sys.stdin.buffer)
-
-
-class _Whole(io.RawIOBase):
-    """A stream of which the beginning was read already, with it: a pipe can't be wound back."""
-
-    def __init__(self, head: bytes, rest: io.BufferedReader) -> None:
-        self._head, self._rest = head, rest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        found = self._head or self._rest.read1(memoryview(buffer).nbytes)
-        self._head = b""
-        memoryview(buffer)[: len(found)] = found
-        return len(found)
-
-
-def _records(written: float, stream: IO[bytes], file: IO[bytes], max_line: int) -> Iterator[Record | Skipped]:
-    with file, stream:
-        lines = _lines(stream, max_line)
+def _records(file: Opened, max_line: int) -> Iterator[Record | Skipped]:
+    with file:
+        lines = _lines(file.stream, max_line)
         first = next((line for line in lines if isinstance(line, Skipped) or line[1].strip()), None)
         if first is None:
             return
         if not isinstance(first, Skipped) and _PAGE.match(first[1].lstrip()):
-            yield _page(written, chain([first], lines), max_line)
+            yield _page(file.written, chain([first], lines), max_line)
             return
         yield first if isinstance(first, Skipped) else _record(*first)
         del first  # no line is held while the next is read

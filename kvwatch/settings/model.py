@@ -75,6 +75,11 @@ class Settings(BaseSettings):
         description="vLLM servers to watch: URL or name=URL, several separated by commas, or JSON with the fields"
         f" {', '.join(TargetSettings.model_fields)}",
     )
+    vllm_log: Path | None = Field(
+        default=None,
+        description="the log of the server, where one is watched (of several each has its own, as the field vllm_log"
+        " of the target): read as it grows, to say why it did not start or why it ended",
+    )
     interval_s: Annotated[Seconds, within(0.05, 3600, "must be from 0.05 to 3600 seconds")] = Field(
         default=1.0, description="time between two scrapes, seconds"
     )
@@ -213,6 +218,10 @@ class Settings(BaseSettings):
         """Seconds after which a scrape is given up."""
         return self.timeout_s or min(0.9 * self.interval_s, 10.0)
 
+    def log_of(self, target: TargetSettings) -> Path | None:
+        """The file that the target's log is read from."""
+        return target.vllm_log or (self.vllm_log if len(self.targets) == 1 else None)
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know about where the settings came from, such as ignored variables."""
@@ -247,6 +256,15 @@ class Settings(BaseSettings):
         )
 
     # -- what they must be ---------------------------------------------------------------------------------------
+
+    @field_validator("vllm_log")
+    @classmethod
+    def _of_one(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is not None and len(info.data.get("targets", ())) > 1:
+            raise ValueError(
+                "several servers are watched: give each its own, as the field vllm_log of the target"
+            )
+        return value
 
     @field_validator("timeout_s")
     @classmethod

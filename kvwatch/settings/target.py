@@ -119,6 +119,10 @@ class TargetSettings(ServerSettings):
         description="its GPUs, several separated by commas: index, UUID, index/part for a MIG instance, or pod:NAME"
         " (default: all that are read)",
     )
+    vllm_log: Path | None = Field(
+        default=None,
+        description="its log, a file that may grow, be rotated or not be there yet: says why it did not start",
+    )
 
 
 class AlertmanagerSettings(ServerSettings):

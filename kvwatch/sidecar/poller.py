@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from kvwatch.core.outcome import Facts, Failure, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance, next_pace
 from kvwatch.core.state import State, Transition
+from kvwatch.core.told import LogVerdict
 from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.gpus import Feed
 from kvwatch.sidecar.log import Complaints, Reachability, log_changes, log_narrowing
@@ -61,6 +62,7 @@ class Poller:
         random: Random | None = None,
         judge: Judge = advance,
         gpus: Feed | None = None,
+        log: Callable[[], LogVerdict | None] | None = None,
     ) -> None:
         self.target = state.target
         self._state = state
@@ -69,6 +71,7 @@ class Poller:
         self._clock = clock
         self._judge = judge
         self._gpus = gpus
+        self._log = log
         self._narrowing = Narrowing(settings.narrow)
         self._duty = DutyCycle(settings.interval_s, settings.max_interval_s, settings.duty_cycle)
         self._backoff = Backoff(settings.backoff_max_s, random or Random())  # noqa: S311 - jitter, no secret
@@ -156,7 +159,8 @@ class Poller:
         detail = redacted(error.detail, self._source.secrets)
         if detail == error.detail:
             return state, transitions
-        return self._judge(before, replace(error, detail=detail, gpu=outcome.gpu), now)  # evidence quotes it
+        hidden = replace(error, detail=detail, gpu=outcome.gpu, log=outcome.log)
+        return self._judge(before, hidden, now)  # evidence quotes it
 
     async def _ask(self) -> Outcome:
         """The page that is due: narrowed if that works, whole otherwise, at once if it just ceased to work."""
@@ -179,17 +183,18 @@ class Poller:
         return outcome
 
     def _stamped(self, outcome: Outcome) -> Outcome:
-        """With the time of day, the spacing kept (back-off counts), and facts and a reading of
-        the GPUs that came in meanwhile.
+        """With the time of day, the spacing kept (back-off counts), facts and a reading of the GPUs that came in
+        meanwhile, and what the log tells.
 
         What a server said with an error does not go into the state.
         """
         wall, spacing = self._clock.wall(), max(self._duty.interval_s, self._waited_s)
         gpu = None if self._gpus is None else self._gpus.take(self._clock.now())
+        log = None if self._log is None else self._log()
         if isinstance(outcome, ScrapeError):
-            return ScrapeError(outcome.kind, outcome.detail, wall, outcome.duration_s, spacing, gpu)
+            return ScrapeError(outcome.kind, outcome.detail, wall, outcome.duration_s, spacing, gpu, log)
         facts, self._facts = self._facts, None
-        return replace(outcome, wall=wall, interval_s=spacing, facts=facts, gpu=gpu)
+        return replace(outcome, wall=wall, interval_s=spacing, facts=facts, gpu=gpu, log=log)
 
     async def _learn(self, page: Scrape, now: float) -> None:
         """What a good page tells about the scraping itself: its cost, and whether it can be narrowed."""

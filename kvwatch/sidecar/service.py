@@ -10,12 +10,13 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
 from kvwatch import __version__
 from kvwatch.core.state import initial
+from kvwatch.core.told import LogVerdict
 from kvwatch.sidecar.app import build
 from kvwatch.sidecar.clients import usable_client
 from kvwatch.sidecar.clock import Clock, SystemClock
@@ -33,6 +34,8 @@ from kvwatch.sidecar.web import CannotServe, Web, listen
 if TYPE_CHECKING:
     from kvwatch.settings import Settings
 
+LogSource = Callable[[], LogVerdict | None]
+
 OK, BROKEN, CANNOT_SERVE = 0, 1, 2
 """Exit codes of `serve`."""
 
@@ -43,8 +46,12 @@ async def serve(
     clock: Clock | None = None,
     stop: asyncio.Event | None = None,
     ready: Callable[[str], None] | None = None,
+    logs: Mapping[str, LogSource] | None = None,
 ) -> int:
-    """Runs the sidecar until a signal or `stop`; calls `ready` with its URL once it serves. An exit code."""
+    """Runs the sidecar until a signal or `stop`; calls `ready` with its URL once it serves. An exit code.
+
+    `logs` says, by target, what the server's log tells so far; it is asked at every scrape and must not wait.
+    """
     set_up(settings.log_format, settings.log_level)
     asyncio.get_running_loop().set_default_executor(Lookups())
     clock = clock or SystemClock()
@@ -57,7 +64,7 @@ async def serve(
             web = Web(app, settings, sock)
             async with (
                 notify_beside(settings, store, page_of(settings, web.url)),
-                _polling(settings, store, clock),
+                _polling(settings, store, clock, logs or {}),
             ):
                 return await _until(stop, web, settings, ready)
     except CannotServe as error:
@@ -91,7 +98,9 @@ async def _until(
 
 
 @contextlib.asynccontextmanager
-async def _polling(settings: Settings, store: Store, clock: Clock) -> AsyncIterator[None]:
+async def _polling(
+    settings: Settings, store: Store, clock: Clock, logs: Mapping[str, LogSource]
+) -> AsyncIterator[None]:
     """Polls every target while the block runs."""
     async with contextlib.AsyncExitStack() as clients, read_beside(settings, clock) as gpus:
         tasks = []
@@ -106,6 +115,7 @@ async def _polling(settings: Settings, store: Store, clock: Clock) -> AsyncItera
                 settings,
                 random=Random(),  # noqa: S311 - jitter, no secret
                 gpus=gpus.feed(),
+                log=logs.get(target.name),
             )
             tasks.append(asyncio.create_task(poller.run(), name=f"poll {target.name}"))
         try:

@@ -75,7 +75,7 @@ def test_commands_of_the_readme_exist() -> None:
     commands = set(
         re.findall(r"`?kvwatch (run|demo|check|record|replay|render|plan|explain|compare)\b", README)
     )
-    assert commands == {"run", "demo", "check", "record", "replay", "render"}
+    assert commands == {"run", "demo", "check", "record", "replay", "explain", "render"}
     for command in commands:
         helped = subprocess.run(
             [sys.executable, "-m", "kvwatch", command, "--help"], capture_output=True, check=False

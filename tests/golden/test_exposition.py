@@ -23,6 +23,7 @@ from kvwatch.core.gpu import GpuReading
 from kvwatch.core.outcome import Failure, Outcome, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance, next_pace
 from kvwatch.core.state import State, initial
+from kvwatch.core.told import LogVerdict
 from kvwatch.sidecar.collector import registry_of
 
 HERE = Path(__file__).parent
@@ -100,11 +101,12 @@ def test_exposition_is_as_committed(case: str) -> None:
 
 
 def with_gpus() -> Replayed:
-    """A target beside which a DCGM exporter is read, but for the last time."""
+    """A target beside which a DCGM exporter is read, but for the last time, and its log, which says why it is down."""
+    log = LogVerdict("no_room_for_any_block", "high", "Nothing is left of the budget.", ("free the GPU",))
     reading = dcgm.reading(dcgm.reader(), GPU_PAGE.read_bytes(), interval_s=5.0)
     state = initial("vllm")
     for t, gpu in ((0.0, GpuReading(source="dcgm", reason="down")), (5.0, reading)):
-        state, _ = advance(state, ScrapeError(Failure.REFUSED, "connection refused", t, gpu=gpu), t)
+        state, _ = advance(state, ScrapeError(Failure.REFUSED, "connection refused", t, gpu=gpu, log=log), t)
     return Replayed(state, 2)
 
 

@@ -22,6 +22,7 @@ from kvwatch.core.symptoms import (
     prefix,
     queue,
     server,
+    thrashing,
     warmup,
 )
 from kvwatch.core.symptoms.model import (
@@ -64,6 +65,7 @@ __all__ = [
 SYMPTOMS: tuple[Symptom, ...] = (
     *server.ROWS,
     *engine.ROWS,
+    *thrashing.ROWS,
     *cache.ROWS,
     *lengths.ROWS,
     *queue.ROWS,

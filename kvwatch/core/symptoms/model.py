@@ -14,6 +14,7 @@ from kvwatch.core.outcome import Failure
 from kvwatch.core.regimes import Regime
 from kvwatch.core.snapshot import CacheConfig, EngineKey, Histogram, Snapshot
 from kvwatch.core.thresholds import Threshold
+from kvwatch.core.told import LogVerdict
 from kvwatch.core.window import Sample, Windows, weights
 
 
@@ -154,6 +155,7 @@ class TargetView:
     """Requests refused since the server's start, by limit; None if this vLLM does not count them."""
     gpu: GpuWindow
     restart: Restart | None
+    log: LogVerdict | None
     now: float
     limits: Mapping[str, float]
 
@@ -167,6 +169,7 @@ class Symptom:
     `for_s`: how long the verdict must be active before it fires; `keep_s`: how long it must be clear before
     it is over (damps flapping). `causes` most likely first, `actions` in the order to try. `explains` names
     symptoms that this one accounts for when it fires, with `explains_while_pending` already while it is pending.
+    `told` finds, in what the server's log tells, why it is so: its actions then come in place of these.
     `origin` is where condition and thresholds come from.
     """
 
@@ -185,6 +188,7 @@ class Symptom:
     thresholds: tuple[Threshold, ...] = ()
     explains: tuple[str, ...] = ()
     explains_while_pending: bool = False
+    told: Callable[[LogVerdict | None], LogVerdict | None] = lambda _: None
 
     def fires_when(self, limits: Mapping[str, float]) -> str:
         """The condition in words, with the thresholds that are in force."""

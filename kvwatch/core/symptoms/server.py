@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvwatch.core import told
 from kvwatch.core.outcome import REACHABLE, Failure
 from kvwatch.core.signals import CORE
 from kvwatch.core.snapshot import NOT_YET
-from kvwatch.core.symptoms.model import Action, Judgement, Scope, Severity, Symptom, TargetView
+from kvwatch.core.symptoms.model import Action, Evidence, Judgement, Scope, Severity, Symptom, TargetView
 from kvwatch.core.symptoms.tools import clear, judged, unknown
 from kvwatch.core.thresholds import Threshold
+from kvwatch.core.told import LogVerdict
 
 
 def _engine_restarted(view: TargetView) -> Judgement:
@@ -29,6 +31,7 @@ def _engine_restarted(view: TargetView) -> Judgement:
         "cache_pressure_before": restart.pressure_before,
         "requests_waiting_before": restart.waiting_before,
         "pressure_was_high": high,
+        **_from_log(told.of_an_ended_run(view.log)),
     }
     return judged(True, evidence)
 
@@ -84,8 +87,13 @@ def _startup_kv_failure(view: TargetView) -> Judgement:
         "detail": view.detail,
         "failing_seconds": view.failing_for,
         "threshold_seconds": view.limits["startup_kv_failure.for"],
+        **_from_log(told.of_a_failed_start(view.log)),
     }
     return judged(True, evidence)
+
+
+def _from_log(found: LogVerdict | None) -> Evidence:
+    return found.evidence() if found is not None else {}
 
 
 #: How a server fails that is starting, or failed to.
@@ -180,6 +188,7 @@ ROWS: tuple[Symptom, ...] = (
         ),
         explains=("target_down",),
         explains_while_pending=True,
+        told=told.of_a_failed_start,
         origin="vLLM's own start-up errors; the two about memory have opposite remedies (vllm-project/vllm #2248,"
         " #10439)",
     ),
@@ -212,6 +221,7 @@ ROWS: tuple[Symptom, ...] = (
             ),
             Action("or make its steps smaller: lower --max-num-batched-tokens", "--max-num-batched-tokens"),
         ),
+        told=told.of_an_ended_run,
         origin="process_start_time_seconds moved, or several counters fell at once; out of memory under load:"
         " vllm-project/vllm #57475, #49224",
     ),

@@ -1,0 +1,154 @@
+"""`kvwatch explain`: why did vLLM not start, and what do its statistics lines show?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from kvwatch.commands import options, text
+from kvwatch.commands.output import print_json, say
+
+if TYPE_CHECKING:
+    from kvwatch.logs import Explanation
+    from kvwatch.logs.running import Shown
+
+HELP = "read a log of vLLM: why it did not start, and what its statistics lines show"
+EPILOG = """\
+examples:
+  kvwatch explain vllm.log
+  kubectl logs my-vllm --previous | kvwatch explain -
+  docker logs vllm 2>&1 | kvwatch explain - --json | jq '.verdict, .actions'
+
+Any release and any way that a log took: v0 and v1, colours, time stamps, prefixes of containers, JSON, gzip. Of a log
+with several starts the last is judged. Statistics lines go through the same judgement as live metrics; lines without
+a time count as 10 s apart.
+
+exit codes:
+  0  the start was fine, and nothing is wrong
+  1  a cause why it failed, or symptoms
+  2  no answer: the cause is not in the log, it is no log of vLLM, or it can't be read
+"""
+_PIECE = 1 << 20
+_SURE = {"high": "sure", "medium": "probable", "low": "a guess from what little the log shows"}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="LOG", help="a log of vLLM, gzipped or not; - is standard input")
+    options.add_progress(parser)
+    options.add_json(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    from kvwatch.logs import Reader
+    from kvwatch.recording import opened
+
+    reader = Reader()
+    with opened(args.file) as file:
+        damage = file.damage
+        for piece in _shown(file.pieces(_PIECE), file.size, args):
+            reader.feed(piece)
+        damage = file.damage
+    found = reader.explain()
+    notes = [*found.notes, *([damage] if damage else [])]
+    if args.json:
+        print_json(as_data(found, notes))
+    else:
+        _print(args.file, found, notes)
+    return found.code
+
+
+def _shown(
+    pieces: Iterator[tuple[bytes, int]], size: int | None, args: argparse.Namespace
+) -> Iterator[bytes]:
+    """The pieces of a file, with a bar of how much of it was read."""
+    from tqdm import tqdm
+
+    with tqdm(
+        total=size, unit="B", unit_scale=True, disable=options.no_bar(args), file=sys.stderr, leave=False, delay=0.5
+    ) as bar:  # fmt: skip
+        for piece, read in pieces:
+            yield piece
+            bar.update(read - bar.n)
+
+
+def as_data(found: Explanation, notes: list[str]) -> dict[str, Any]:
+    return {
+        "verdict": found.verdict,
+        "confidence": found.confidence,
+        "meaning": found.meaning,
+        "facts": dict(found.facts),
+        "evidence": [{"line": line, "text": said} for line, said in found.evidence],
+        "actions": list(found.actions),
+        "symptoms": [_symptom(one) for one in found.symptoms],
+        "budget": [{"step": step.what, "gib": step.gib, "takes": step.takes} for step in found.budget],
+        "notes": notes,
+        "starts": found.starts,
+        "lines": found.lines,
+        "exit_code": found.code,
+    }
+
+
+def _symptom(one: Shown) -> dict[str, Any]:
+    from kvwatch.core.symptoms import BY_ID
+
+    row = BY_ID[one.symptom]
+    return {
+        "symptom": one.symptom,
+        "title": row.title,
+        "severity": str(row.severity),
+        "engine": one.key.engine,
+        "confidence": one.confidence,
+        "line": one.line,
+        "evidence": dict(one.evidence),
+        "explained_by": list(one.explained_by),
+        "meaning": row.meaning,
+        "causes": list(row.causes),
+        "actions": list(one.actions),
+    }
+
+
+def _print(name: str, found: Explanation, notes: list[str]) -> None:
+    say(f"{'standard input' if name == '-' else name}: {found.verdict} ({_SURE[found.confidence]})")
+    for line in text.wrapped(found.meaning, "  "):
+        say(line)
+    if found.evidence:
+        say("\n  The lines it stands on:")
+    for number, said in found.evidence:
+        for line in text.wrapped(f"{number}: {said}", "    "):
+            say(line)
+    if found.budget:
+        say("\n  Memory, GiB:")
+        for step in found.budget:
+            say(f"    {'- ' if step.takes else '  '}{step.what:<48} {step.gib:>8.2f}")
+    if found.actions:
+        say()
+    for line in text.listed("What to do, in this order:", _numbered(found.actions)):
+        say(line)
+    for one in found.symptoms:
+        _print_symptom(one)
+    if notes:
+        say()
+    for line in text.listed("Notes:", [f"- {note}" for note in notes]):
+        say(line)
+
+
+def _print_symptom(one: Shown) -> None:
+    from kvwatch.core.symptoms import BY_ID
+
+    row = BY_ID[one.symptom]
+    say(f"\n{str(row.severity).upper()}: {row.title}")
+    where = f" of engine {one.key.engine}" if one.key.engine else ""
+    lines = text.wrapped(f"{one.symptom}{where}, first in line {one.line} ({_SURE[one.confidence]})", "  ")
+    if one.explained_by:
+        lines += text.wrapped(f"Explained by {', '.join(one.explained_by)}: act on that first.", "  ")
+    lines += text.wrapped(row.meaning, "  ")
+    lines += text.wrapped(f"Evidence: {text.evidence(one.evidence)}", "  ")
+    if not one.explained_by:
+        lines += text.listed("What to do, in this order:", _numbered(one.actions))
+    say("\n".join(lines))
+
+
+def _numbered(actions: tuple[str, ...]) -> list[str]:
+    return [f"{number}. {action}" for number, action in enumerate(actions, start=1)]

@@ -1,0 +1,54 @@
+"""What a person should know beside the verdict and the symptoms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvwatch.logs.advice import pool
+from kvwatch.logs.facts import Facts
+from kvwatch.logs.statistics import Statistics
+from kvwatch.logs.story import Found, Story
+
+
+def asides(told: Story, said: Facts, found: Found | None) -> Iterator[str]:
+    """What else a person should know."""
+    if found and found.verdict == "kv_pool_smaller_than_max_len" and found.confidence == "low":
+        yield "the log breaks off before the error itself; that it is this one follows from the step that comes next"
+    there, before = said.get("available_gib"), told.facts.get("available_kv_gib")
+    if (
+        isinstance(there, int | float)
+        and isinstance(before, int | float)
+        and before > 1.1 * there
+        and not pool.pinned_by(said)
+    ):
+        yield (
+            f"elsewhere in the log {before:g} GiB were there for the cache, here {there:g} GiB: find out what took"
+            " the rest (the trial batch, if it follows --max-model-len)"
+        )
+    yield from _on_statistics(told.statistics, said)
+
+
+_FEW_SLOTS = 4
+"""Fewer running requests than any default of --max-num-seqs has."""
+
+
+def _on_statistics(lines: Statistics, said: Facts) -> Iterator[str]:
+    """What to know when reading what the lines of statistics show."""
+    readings = lines.readings
+    if lines.seen > len(readings):
+        yield f"of {lines.seen} lines of statistics the last {len(readings)} are judged"
+    if any(reading.engines > 1 for reading in readings):
+        yield "usage is the mean over several engines: a full one among them does not show"
+    queued = [reading for reading in readings if reading.parts.get("waiting")]
+    if any(reading.parts.get("hit_rate") for reading in queued):
+        yield (
+            "the prefix hit rate is not to be trusted here: while requests wait, releases before 0.27 count what a"
+            " waiting or preempted request finds of its own as hits"
+        )
+    most = max((reading.parts.get("running", 0.0) for reading in readings), default=0.0)
+    roomy = bool(queued) and all(reading.parts.get("usage", 100.0) < 50 for reading in queued)
+    if roomy and 0 < most <= _FEW_SLOTS and "max_num_seqs" not in said:
+        yield (
+            f"no more than {most:g} run at once while the cache has room, far below the default of --max-num-seqs:"
+            " see whether LoRA slots (--max-loras), grammars or KV transfers hold the others"
+        )

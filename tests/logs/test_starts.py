@@ -1,0 +1,267 @@
+"""Starts that failed: verdict, numbers, and advice that fits the cause."""
+
+# ruff: noqa: E501, ISC004 - lines of logs are as long as they are
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kvwatch.logs import Explanation
+from kvwatch.logs.causes import CAUSES
+
+Explain = Callable[..., Explanation]
+Real = Callable[[str], bytes]
+
+LONG_V1 = (
+    "ValueError: To serve at least one request with the models's max seq len (90000), (11.0 GiB KV cache is needed, which"
+    " is larger than the available KV cache memory (4.0 GiB). Based on the available memory, the estimated maximum model"
+    " length is 32720. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+)
+LONG_V0 = (
+    "ValueError: The model's max seq len (12000) is larger than the maximum number of tokens that can be stored in KV cache"
+    " (9008). Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+)
+BUSY = (
+    "ValueError: Free memory on device (20.1/39.4 GiB) on startup is less than desired GPU memory utilization"
+    " (0.85, 33.49 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
+)
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 79.11 GiB of"
+    " which 700.00 MiB is free. Including non-PyTorch memory, this process has 78.20 GiB memory in use. Of the allocated"
+    " memory 74.00 GiB is allocated by PyTorch, and 2.25 GiB is reserved by PyTorch but unallocated."
+)
+WRAPPER = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+
+
+def traceback(*functions: str, error: str) -> list[str]:
+    """A traceback as a worker logs it, outermost function first."""
+    start = "(Worker_TP0 pid=7) ERROR 05-05 10:00:00 [multiproc_executor.py:815] "
+    lines = ["Traceback (most recent call last):"]
+    lines += [f'  File "vllm/v1/worker/gpu_worker.py", line 9, in {name}' for name in functions]
+    return [start + line for line in (*lines, error)]
+
+
+#: What a log says, the verdict, and facts among others.
+CASES: dict[str, tuple[list[str], str, dict[str, Any]]] = {
+    "v0 length": ([LONG_V0], "kv_pool_smaller_than_max_len", {"max_model_len": 12000, "kv_tokens": 9008}),
+    "v1 length": (
+        [f"(EngineCore_DP0 pid=3) ERROR 05-05 10:00:00 [core.py:718] {LONG_V1}"],
+        "kv_pool_smaller_than_max_len",
+        {"max_model_len": 90000, "needed_gib": 11.0, "available_gib": 4.0, "estimated_max_len": 32720},
+    ),
+    "0.7, in GB": (
+        [LONG_V1.replace("GiB", "GB").replace("Based on the available memory, the estimated maximum model length is 32720. ", "")],
+        "kv_pool_smaller_than_max_len",
+        {"needed_gib": 11.0, "available_gib": 4.0},
+    ),
+    "no blocks": (
+        ["# GPU blocks: 0, # CPU blocks: 512", "ValueError: No available memory for the cache blocks. Try increasing it"],
+        "no_room_for_any_block",
+        {"gpu_blocks": 0},
+    ),
+    "busy card": ([BUSY], "free_memory_below_budget", {"free_gib": 20.1, "total_gib": 39.4, "util": 0.85, "desired_gib": 33.49}),
+    "busy card, device named": (
+        [BUSY.replace("on device (", "on device cuda:1 (")], "free_memory_below_budget", {"free_gib": 20.1}
+    ),
+    "memory grew, in bytes": (
+        ["AssertionError: Error in memory profiling. Initial free memory 8589934592, current free memory 17179869184. This"],
+        "free_memory_grew_during_profiling",
+        {"initial_free_gib": 8.0, "current_free_gib": 16.0},
+    ),
+    "sampler": (
+        ["RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests. Please try lowering"],
+        "oom_sampler_warmup",
+        {"dummy_requests": 256},
+    ),
+    "states": (
+        ["ValueError: max_num_seqs (512) exceeds available Mamba cache blocks (300)."],
+        "state_blocks_below_max_num_seqs",
+        {"max_num_seqs": 512, "state_blocks": 300},
+    ),
+    "pages": (
+        ["NotImplementedError: Layer a.b: page size is not divisible by the maximum page size and cannot be padded."],
+        "kv_spec_page_mismatch",
+        {},
+    ),
+    "FP8 on an old card": (
+        ["ValueError(\"type fp8e4nv not supported in this architecture. The supported fp8 dtypes are ('fp8e4b15', 'fp8e5')\")"],
+        "kv_dtype_unsupported",
+        {},
+    ),
+    "FP8, early v1": (["NotImplementedError: FlashAttention V1 with FP8 KV cache not yet supported"], "kv_dtype_unsupported", {}),
+    "no backend for the format": (
+        [
+            "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(kv_cache_dtype=fp8)."
+            " Reasons: {FLASH_ATTN: [kv_cache_dtype not supported]}."
+        ],
+        "kv_dtype_unsupported",
+        {},
+    ),
+    "no backend for the block": (
+        [
+            "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(block_size=8)."
+            " Reasons: {FLASH_ATTN: [block_size not supported]}."
+        ],
+        "block_size_unsupported",
+        {},
+    ),
+    "out of memory, loading": (traceback("load_model", "create_weights", error=OOM), "oom_loading_weights", {"tried_mib": 1536.0}),
+    "out of memory, trial batch": (
+        traceback("determine_available_memory", "profile_run", "_dummy_run", error=OOM), "oom_profiling", {"free_mib": 700.0}
+    ),
+    "out of memory, graphs": (
+        traceback("compile_or_warm_up_model", "capture_model", error=OOM), "oom_graph_capture", {"total_gib": 79.11}
+    ),
+    "out of memory, sampler": (
+        traceback("compile_or_warm_up_model", "_dummy_sampler_run", error=OOM), "oom_sampler_warmup", {"in_use_gib": 78.2}
+    ),
+    "out of memory, kernels": (traceback("kernel_warmup", "deep_gemm_warmup", error=OOM), "oom_kernel_warmup", {}),
+    "out of memory, the last step tells": (
+        ["INFO 05-05 10:00:00 [gpu_model_runner.py:2338] Starting to load model some/model...", OOM], "oom_loading_weights", {}
+    ),
+    "out of memory, running": (
+        ["INFO:     Application startup complete.", OOM], "oom_at_runtime_activation", {"reserved_unallocated_gib": 2.25}
+    ),
+    "out of memory, old words": (
+        [
+            "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 23.69 GiB total capacity;"
+            " 22.82 GiB already allocated; 9.06 MiB free; 22.98 GiB reserved in total by PyTorch)"
+        ],
+        "oom_at_runtime_activation",
+        {"tried_mib": 20.0, "free_mib": 9.06, "total_gib": 23.69, "in_use_gib": 22.82},
+    ),
+    "wrapper alone": ([WRAPPER], "unknown_root_cause_above", {}),
+    "another error": (
+        ["INFO 05-05 10:00:00 [api_server.py:1] vLLM API server version 0.9.0", "OSError: no such model", WRAPPER],
+        "unknown_root_cause_above",
+        {"version": "0.9.0"},
+    ),
+    "tight": (
+        [
+            "INFO worker.py:9] the current vLLM instance can use total_gpu_memory (40.00GiB) x gpu_memory_utilization (0.90) = 36.00GiB",
+            "INFO worker.py:9] model weights take 33.00GiB; non_torch_memory takes 0.50GiB; PyTorch activation peak memory"
+            " takes 0.50GiB; the rest of the memory reserved for KV Cache is 2.00GiB.",
+        ],
+        "ok_but_tight",
+        {"budget_gib": 36.0, "weights_gib": 33.0, "non_torch_gib": 0.5, "activation_gib": 0.5, "available_gib": 2.0},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_verdict_and_numbers(name: str, explain: Explain) -> None:
+    lines, verdict, facts = CASES[name]
+    found = explain(lines)
+    assert found.verdict == verdict
+    assert {key: found.facts.get(key) for key in facts} == facts
+    assert found.meaning
+    assert found.actions
+
+
+def test_every_verdict_that_names_a_failure_is_among_the_cases() -> None:
+    told = {verdict for _, verdict, _ in CASES.values()} | {"block_size_unsupported", "ok", "no_vllm_log"}
+    assert told == {row.verdict for row in CAUSES}
+
+
+#: Of real servers of 0.32 that did not start.
+REAL = {
+    "max-model-len": (
+        "kv_pool_smaller_than_max_len",
+        {"max_model_len": 262144, "needed_gib": 1.5, "available_gib": 1.0, "estimated_max_len": 174720},
+    ),
+    "blocks-override": (
+        "kv_pool_smaller_than_max_len",
+        {"max_model_len": 4096, "estimated_max_len": 2016, "num_gpu_blocks_override": 64, "block_size": 32},
+    ),
+    "no-blocks": ("no_room_for_any_block", {"util": 0.01}),
+    "block-size": ("block_size_unsupported", {"block_size": 16, "block_size_multiple": 32}),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_starts_that_failed(name: str, explain: Explain, real: Real) -> None:
+    verdict, facts = REAL[name]
+    found = explain(real(f"0.32.0/logs/startup-failure-{name}"))
+    assert (found.verdict, found.confidence, found.code) == (verdict, "high", 1)
+    assert {key: found.facts.get(key) for key in facts} == facts
+    (line, text), *_ = found.evidence
+    assert "ValueError" in text
+    assert line > 1
+
+
+def test_a_pinned_pool_is_said_and_the_utilisation_is_not_advised(explain: Explain, real: Real) -> None:
+    found = explain(real("0.32.0/logs/startup-failure-blocks-override"))
+    assert "pinned by --num-gpu-blocks-override 64" in found.meaning
+    assert found.actions[0].startswith("remove --num-gpu-blocks-override, or set it to 129 or more")
+    assert any("num_gpu_blocks_override=64" in text for _, text in found.evidence)
+
+
+def test_a_pool_of_fixed_bytes_that_fails_at_once_is_the_pool_with_little_confidence(
+    explain: Explain,
+) -> None:
+    line = "INFO [gpu_worker.py:479] Initial free memory 70.5 GiB, reserved 20.0 GiB memory for KV Cache as specified by"
+    found = explain(
+        [f"{line} kv_cache_memory_bytes config", "ERROR [core.py:1330] EngineCore failed to start."]
+    )
+    assert (found.verdict, found.confidence) == ("kv_pool_smaller_than_max_len", "low")
+    assert found.facts["kv_cache_memory_bytes_gib"] == 20.0
+    assert "has no effect" in found.actions[0]
+
+
+def test_look_alikes_want_opposite_changes(explain: Explain) -> None:
+    """Rounded down, and nothing is proposed where nothing is free."""
+    lower = explain([BUSY])
+    assert "0.51 or less" in lower.actions[1]
+    full = explain([BUSY.replace("20.1/39.4", "0.8/39.4")])
+    assert full.actions[0].startswith("free the GPU: no --gpu-memory-utilization helps")
+    assert not any("or less" in action for action in full.actions)
+    raised = explain(["ValueError: No available memory for the cache blocks."])
+    assert any("larger share" in action for action in raised.actions)
+    assert "leave --max-model-len" in raised.actions[-1]
+
+
+def test_what_is_missing_by_far_is_not_expected_of_the_utilisation(explain: Explain) -> None:
+    assert any(
+        "do not expect it of --gpu-memory-utilization" in action for action in explain([LONG_V1]).actions
+    )
+    near = explain([LONG_V1.replace("11.0 GiB", "4.4 GiB")])
+    assert any("0.4 GiB more are needed" in action for action in near.actions)
+
+
+def test_a_large_trial_batch_is_advised_first(explain: Explain) -> None:
+    """0.6.4: without chunked prefill the trial batch is as long as a request, and the cache pays for it."""
+    profile = (
+        "Memory profiling results: total_gpu_memory=23.60GiB initial_memory_usage=15.00GiB peak_torch_memory=18.50GiB"
+        " memory_usage_post_profile=15.10GiB non_torch_memory=0.30GiB kv_cache_size=2.44GiB gpu_memory_utilization=0.90"
+    )
+    found = explain([profile, LONG_V0])
+    assert found.actions[0].startswith("turn chunked prefill on")
+    assert "3.5 GiB" in found.actions[0]
+    assert [step.what for step in found.budget if step.takes] == [
+        "weights and activations at their peak", "outside of PyTorch"
+    ]  # fmt: skip
+
+
+def test_fp8_is_not_advised_where_it_is_on(explain: Explain) -> None:
+    args = "INFO 05-05 10:00:00 [utils.py:3] non-default args: {'kv_cache_dtype': 'fp8', 'pipeline_parallel_size': 2}"
+    advice = " ".join(explain([args, LONG_V1]).actions)
+    assert "--kv-cache-dtype" not in advice
+    assert "pipeline parallelism" in advice
+
+
+def test_the_budget_is_a_waterfall(explain: Explain) -> None:
+    steps = [(step.gib, step.takes) for step in explain(CASES["tight"][0]).budget]
+    assert steps == [(40.0, False), (36.0, False), (33.0, True), (0.5, True), (0.5, True), (2.0, False)]
+
+
+def test_real_servers_that_came_up_are_fine(explain: Explain, real: Real) -> None:
+    found = explain(real("0.32.0/logs/server-i-restart"))
+    assert (found.verdict, found.confidence, found.code, found.starts) == ("ok", "high", 0, 2)
+    assert "has 2 starts" in found.notes[0]
+
+
+def test_an_engine_that_died_while_it_ran_is_not_a_failed_start(explain: Explain, real: Real) -> None:
+    found = explain(real("0.32.0/logs/server-o-engine-killed"))
+    assert (found.verdict, found.failed_later, found.code) == ("ok", True, 1)
+    assert "died while it ran" in found.notes[0]
