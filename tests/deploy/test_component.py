@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,7 @@ from tests.deploy.manifests import (
     sidecar,
     with_components,
 )
+from tests.waiting import until
 
 #: In the order that the README tells: others patch what `sidecar` brings.
 COMPONENTS = sorted(
@@ -42,7 +46,7 @@ def workload(kind: str = "Deployment", **labels: str) -> Document:
                     "initContainers": [{"name": "fetch", "image": "fetch:1"}],
                     "containers": [
                         {
-                            "name": "server",
+                            "name": "vllm",
                             "image": "vllm/vllm-openai:v0.32.0",
                             "ports": [{"name": "http", "containerPort": 8000}],
                         },
@@ -74,7 +78,7 @@ def test_the_sidecar_comes_first_and_changes_nothing_else(kind: str, tmp_path: P
     assert [one["name"] for one in containers(after["spec"]["template"])] == [
         "kvwatch",
         "fetch",
-        "server",
+        "vllm",
         "mesh",
     ]
     assert without_sidecar(after) == before
@@ -136,6 +140,45 @@ def test_the_patch_that_the_readme_shows_has_the_last_word(tmp_path: Path) -> No
     (pod,) = pods(rendered(tmp_path))
     environment = {one["name"]: one.get("value") for one in sidecar(pod)["env"]}
     assert environment["KVWATCH_TARGETS"] == "http://localhost:8080"
+
+
+@contextmanager
+def process_of(command: list[str], path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A command that finds its programs in `path` first; ended at the end, whatever happens."""
+    process = subprocess.Popen(command, env={"PATH": f"{path}:/usr/bin:/bin"}, stdout=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout
+        process.stdout.close()
+
+
+def test_the_log_is_copied_and_vllm_stays_its_own_process(tmp_path: Path) -> None:
+    """The component's command, run with something in vLLM's place: its options, output, signals and exit code."""
+    (pod,) = pods(with_components(tmp_path, [workload(kvwatch="enabled")], ["sidecar", "vllm-log"]))
+    vllm = pod["spec"]["containers"][0]
+    kept = {one["name"]: one["mountPath"] for one in vllm["volumeMounts"]}["vllm-log"]
+    environment = {one["name"]: one.get("value") for one in sidecar(pod)["env"]}
+    assert environment["KVWATCH_VLLM_LOG"] == vllm["command"][-1]
+    assert Path(vllm["command"][-1]).parent == Path(kept)
+    fake, log = tmp_path / "vllm", tmp_path / "vllm.log"
+    fake.write_text(
+        '#!/bin/bash\ntrap "echo ended >&2; exit 7" TERM\necho "$@"\nwhile :; do sleep 0.05; done\n'
+    )
+    fake.chmod(0o755)
+    command = [*vllm["command"][:-1], str(log), "--port=8000", "--max-num-seqs", "4"]
+    for earlier in (False, True):
+        with process_of(command, tmp_path) as process:
+            until("log of the start before", (tmp_path / ("vllm.log.1" if earlier else "vllm")).exists, 10)
+            until("line in the log", lambda: log.exists() and log.read_text(), 10)
+            process.terminate()
+            told, _ = process.communicate(timeout=10)
+            assert process.returncode == 7
+            assert told == b"serve --port=8000 --max-num-seqs 4\nended\n"
+    until("copied log", lambda: log.read_text().endswith("ended\n"), 10)
+    assert (tmp_path / "vllm.log.1").read_text() == log.read_text()
 
 
 def open_to(policy: Document, protocol: str, port: int) -> str:
