@@ -17,7 +17,7 @@ export PATH := $(TOOLS):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint types contract fmt render plain live bench coverage tools lock hashes image-check sbom clean python preview
+.PHONY: help setup demo test lint types contract fmt render plain preview live scale bench coverage tools lock hashes image-check sbom clean python
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,11 +59,14 @@ preview: setup tools ## pictures of the dashboards, from recordings, into dashbo
 live: setup ## tests against a real vLLM; opt-in
 	$(BIN)/pytest -m live
 
+scale: setup tools ## a thousand sidecars in one real Prometheus; opt-in, minutes and gigabytes
+	$(BIN)/pytest -m scale -s
+
 bench: setup ## the budgets alone
 	$(BIN)/pytest -m benchmark
 
 coverage: setup tools ## the tests with branch coverage
-	$(BIN)/pytest -m "not live and not benchmark" --cov --cov-report=term --cov-report=html
+	$(BIN)/pytest -m "not live and not scale and not benchmark" --cov --cov-report=term --cov-report=html
 
 tools: python ## promtool, prometheus, amtool, alertmanager, kubectl: from PATH or unpacked into .tools/
 	@tests/tools/get-prometheus

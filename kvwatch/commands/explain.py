@@ -46,7 +46,6 @@ def main(args: argparse.Namespace) -> int:
 
     reader = Reader()
     with opened(args.file) as file:
-        damage = file.damage
         for piece in _shown(file.pieces(_PIECE), file.size, args):
             reader.feed(piece)
         damage = file.damage

@@ -24,9 +24,9 @@ _WORDS = tuple(
          *causes.WRAPPER_WORDS, *causes.WEAK_WORDS)
     )
 )  # fmt: skip
-_VLLM = re.compile(
-    rb"(?i)\bvllm\b|\b(?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w/.]+\.py:\d+\]"
-)
+#: What a log of vLLM says of itself: its name, or a record as only it writes them.
+_NAMED = re.compile(rb"(?i)\bvllm\b")
+_RECORD = re.compile(rb"\b(?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w/.]+\.py:\d+\]")
 _HEAD = 1 << 20
 _PASTED = 40
 """A log of so few lines is a fragment that someone pasted: it need not say that it is vLLM's."""
@@ -140,16 +140,16 @@ class Reader:
             return ""
         if any(found.verdict not in _ANYBODYS for found in (*told.causes, *told.weak)):
             return ""
-        if told.causes and (self._finder.lines <= _PASTED or _VLLM.search(self._head)):
+        failed = told.other or told.causes
+        if _RECORD.search(self._head) or (failed and _NAMED.search(self._head)):
             return ""
-        if _VLLM.search(self._head) and (told.other or _RECORD.search(self._head)):
+        if told.causes and self._finder.lines <= _PASTED:
             return ""
         return fine.no_log({})
 
 
 #: Verdicts that rest on an error of PyTorch, which every program with a GPU may print.
 _ANYBODYS = frozenset(row.verdict for row in causes.CAUSES if not row.signs and not row.weak)
-_RECORD = re.compile(rb"\b(?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w/.]+\.py:\d+\]")
 
 
 def _says_nothing(told: Story) -> bool:

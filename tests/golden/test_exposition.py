@@ -101,7 +101,7 @@ def test_exposition_is_as_committed(case: str) -> None:
 
 
 def with_gpus() -> Replayed:
-    """A target beside which a DCGM exporter is read, but for the last time, and its log, which says why it is down."""
+    """A target beside which a DCGM exporter is read, but for the last time; its log says why it is down."""
     log = LogVerdict("no_room_for_any_block", "high", "Nothing is left of the budget.", ("free the GPU",))
     reading = dcgm.reading(dcgm.reader(), GPU_PAGE.read_bytes(), interval_s=5.0)
     state = initial("vllm")

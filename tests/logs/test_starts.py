@@ -165,7 +165,7 @@ def test_every_verdict_that_names_a_failure_is_among_the_cases() -> None:
 
 
 #: Of real servers of 0.32 that did not start.
-REAL = {
+REAL: dict[str, tuple[str, dict[str, Any]]] = {
     "max-model-len": (
         "kv_pool_smaller_than_max_len",
         {"max_model_len": 262144, "needed_gib": 1.5, "available_gib": 1.0, "estimated_max_len": 174720},

@@ -115,7 +115,7 @@ def test_the_sidecar_exports_the_verdict(tmp_path: Path) -> None:
             stop, served = asyncio.Event(), asyncio.get_running_loop().create_future()
             with logs_of(settings) as logs:
                 serving = asyncio.create_task(serve(settings, stop=stop, ready=served.set_result, logs=logs))
-                where = await served
+                where, text = await served, ""
                 async with httpx.AsyncClient() as client:
                     for _ in range(100):
                         text = (await client.get(f"{where}/metrics")).text
