@@ -115,7 +115,7 @@ def symptom_columns(options: Options, *, server: bool) -> tuple[Column, ...]:
             link=f"{options.runbook_url}/kvwatch${{__data.fields.page}}.md",
             link_title="Runbook: what it means, what to do",
         ),
-        where if server else Column("engine", width=75),
+        where if server else Column("engine", width=65),
         Column("why", "role", width=65, words={CAUSE: ("cause", ACT), EFFECT: ("effect", GREY)}),
-        Column("Value", "since", unit="dtdurations", decimals=0, width=110),
+        Column("Value", "since", unit="dtdurations", decimals=0, width=90),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kvwatch.core.lifecycle import Stage
 from kvwatch.core.regimes import Regime
 from kvwatch.mixin.dashboards import models
 from kvwatch.mixin.dashboards.colours import ACT, GOOD, GREY, LOOK, REGIME, SEVERITY
@@ -54,7 +53,7 @@ def dashboard(options: Options) -> Dashboard:
 
 def _now(scope: Scope, options: Options) -> Row:
     up = scope("up")
-    fires = scope.loose("symptom_state", f'state="{Stage.FIRING}"')
+    fires = scope.loose("symptom_firing")
     spent = scope.rate("regime_seconds_total")
     held = scope.rate("regime_seconds_total", _HELD)
     return Row(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from kvwatch.core.lifecycle import Stage
 from kvwatch.mixin.dashboards.colours import ACT, GOOD, GREY, LOOK, REGIME
 from kvwatch.mixin.dashboards.common import about, step, symptom_columns
 from kvwatch.mixin.dashboards.model import Column, Kind, Panel, Query, Row
-from kvwatch.mixin.dashboards.queries import ENGINE, Scope, firing, highest, regime_share, total
+from kvwatch.mixin.dashboards.queries import ENGINE, Scope, evidence, firing, highest, regime_share, total
 from kvwatch.mixin.options import Options
 
 
@@ -121,17 +120,33 @@ def _why(scope: Scope, options: Options) -> tuple[Panel, ...]:
             (Query(firing(scope), "firing"),),
             "Symptoms that fire now; a click on one opens its runbook. Act on a cause: what is an effect of"
             " another goes away with it, and does not page.",
-            width=12,
+            width=9,
             columns=symptom_columns(options, server=False),
             sort="why",
             absent="Nothing fires (but down and unknown are not fine)",
         ),
-        regimes(scope, width=12),
+        Panel(
+            "By which numbers?",
+            Kind.TABLE,
+            "short",
+            (Query(evidence(scope), "is"),),
+            "The evidence for each cause that fires, in the units that the names say, at the moment it was"
+            " last judged. What is no number has its text instead.",
+            width=7,
+            columns=(
+                Column("symptom", width=110),
+                Column("evidence"),
+                Column("is", width=70),
+                Column("text", width=70),
+            ),
+            sort="symptom",
+            absent="Nothing fires",
+        ),
+        regimes(scope, width=8),
     )
 
 
 def _where(scope: Scope) -> tuple[Panel, ...]:
-    firing_state = scope.loose("symptom_state", f'state="{Stage.FIRING}"')
 
     def each(name: str) -> str:
         return highest(scope(name), ENGINE)
@@ -176,7 +191,7 @@ def _where(scope: Scope) -> tuple[Panel, ...]:
             "Since when?",
             Kind.TIMELINE,
             "none",
-            (Query(highest(f"{firing_state} == 1", "symptom"), "{{symptom}}"),),
+            (Query(highest(f"{scope.loose('symptom_firing')} == 1", "symptom"), "{{symptom}}"),),
             "When each symptom fired, on any of the chosen engines. What began first is more often the cause;"
             " what is empty did not fire.",
             width=12,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvwatch.core.catalogue import PREFIX
-from kvwatch.core.lifecycle import Stage
 from kvwatch.core.regimes import Regime
 from kvwatch.mixin.promql import family, select
 
@@ -100,26 +99,30 @@ def usage_share(scope: Scope) -> str:
     return f"{total(above, 'threshold')}\n/ on () group_left ()\n{total(watched)}"
 
 
+_KEY = f"{ENGINE}, symptom"
 #: What the label `why` of `firing` says: 1 for a cause, 2 for what another accounts for.
 CAUSE, EFFECT = "1", "2"
 
 
 def firing(scope: Scope) -> str:
-    """Symptoms that fire: seconds since they do, with severity, title, and whether another accounts for them.
+    """Symptoms that fire, as alerts have it: seconds since they do, severity, title, whether another explains them.
 
     What fires is few of many, so it is chosen first and each family is asked for once. `count_values` makes a label
     of a number: 1 for firing, and 1 more if explained. Its name is the last in the alphabet, since in queries over a
     range Prometheus 2.42 drops labels that come after it. The label `page` names the runbook as alerts do: the
     symptom's words without the underscores.
     """
-    key = f"{ENGINE}, symptom"
-    state = f'state="{Stage.FIRING}"'
-    fires = f"({scope.loose('symptom_state', state)} == 1)"
-    explained = scope.loose("symptom_explained")
-    role = f'count_values by ({key}) ("why",\n{fires} + on ({key}) {explained})'
+    firing, explained = scope.loose("symptom_firing"), scope.loose("symptom_explained")
+    role = f'count_values by ({_KEY}) ("why",\n({firing} == 1) + {explained})'
     since = f"(time() - {scope.loose('symptom_since_timestamp_seconds')})"
-    told = f"{role}\n* on ({key}) group_left () {since}"
+    told = f"{role}\n* on ({_KEY}) group_left () {since}"
     named = f"{told}\n* on ({SERVER}, symptom) group_left (severity, title) {scope('symptom_info')}"
     words = "_?([a-z0-9]*)" * 6
     page = "".join(f"${number}" for number in range(1, 7))
     return f'label_replace({named}, "page", "{page}", "symptom", "{words}")'
+
+
+def evidence(scope: Scope) -> str:
+    """The numbers by which causes were judged, by name; those of what another accounts for are left out."""
+    judged = f"max by ({_KEY}, evidence, text) ({scope.loose('symptom_evidence')})"
+    return f"{judged}\nunless on ({_KEY}) ({scope.loose('symptom_explained')} == 1)"
