@@ -11,6 +11,7 @@ from kvwatch.mixin import (
     alerts_table,
     dashboards,
     dashboards_table,
+    kustomizations,
     rules,
     runbooks,
     settings_table,
@@ -78,6 +79,7 @@ def files(root: Path, options: Options | None = None) -> dict[Path, str]:
         raise RenderError(f"{root} is no checkout of kvwatch; run this where README.md and kvwatch/ are")
     options = options or Options()
     alerts = root / "alerts"
+    boards = dashboards.rendered(options)
     return {
         readme: _readme(readme.read_text(encoding="utf-8")),
         **{root / RUNBOOKS / name: text for name, text in runbooks.runbooks(options).items()},
@@ -85,7 +87,10 @@ def files(root: Path, options: Options | None = None) -> dict[Path, str]:
         alerts / "prometheusrule.yml": rules.operator(options),
         alerts / "alertmanager.yml": alertmanager.config(options),
         alerts / "templates" / "kvwatch.tmpl": alertmanager.TEMPLATE,
-        **{root / DASHBOARDS / name: text for name, text in dashboards.rendered(options).items()},
+        root / "deploy" / "compose" / "alertmanager.yml": alertmanager.config(options, shown_only=True),
+        alerts / "kustomization.yaml": kustomizations.rule(),
+        **{root / DASHBOARDS / name: text for name, text in boards.items()},
+        root / DASHBOARDS / "kustomization.yaml": kustomizations.dashboards(boards),
     }
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import httpx
+
 from kvwatch.recording import Record, Writer, read
 from tests.waiting import until
 
@@ -264,6 +266,26 @@ def test_demo_shows_a_symptom_with_evidence_and_what_to_do(
     assert said[1]["clock_speed"] == 5
     firing = next(one for one in said if one.get("transition", {}).get("to") == "firing")
     assert firing["findings"][0]["symptom"] == "kv_thrashing"
+
+
+def test_the_recorded_vllm_alone_serves_its_page_until_it_is_told_to_end(
+    command: list[str], environ: dict[str, str], kvwatch: Kvwatch
+) -> None:
+    """Its page has vLLM's names; a port that is in use is one line with the remedy."""
+    words = [*command, "demo", "--server-only", "--port", "0", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stdout
+        try:
+            url = json.loads(process.stdout.readline())["metrics"]
+            assert url.startswith("http://127.0.0.1:")
+            page = httpx.get(url, trust_env=False).text
+            taken = kvwatch("demo", "--server-only", "--port", url.split(":")[2].split("/")[0])
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+    assert "\nvllm:kv_cache_usage_perc{" in page
+    assert (taken.returncode, taken.stderr.count("\n")) == (2, 1)
+    assert "choose others with --host and --port" in taken.stderr
 
 
 def test_demo_ends_when_nobody_reads_it(unread: Kvwatch) -> None:
