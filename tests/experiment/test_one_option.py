@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kvwatch.core.policy import Policy
 from kvwatch.experiment import Run, compare, run_of
 from kvwatch.experiment.comparison import Candidate
-from kvwatch.experiment.verdict import Verdict
+from kvwatch.experiment.verdict import SHOWN, Verdict
 from kvwatch.recording import Record
 
 Recorded = Callable[[str], Run]
@@ -64,7 +64,17 @@ def test_half_the_blocks(recorded: Recorded) -> None:
     assert said["prefix_cache_hit_ratio"] is Verdict.SAME
 
 
-def test_nothing_changed(pages: Callable[[str], list[Record]]) -> None:
+def test_nothing_changed(recorded: Recorded) -> None:
+    """The same server, started and recorded anew."""
+    found = against_base(recorded, "base-c")
+    assert found.changed == ()
+    assert {one.id for one in found.cautions} == {"no_option_changed"}
+    assert found.verdict is Verdict.NOT_SHOWN
+    assert found.differences["prefix_cache_hit_ratio"].verdict is Verdict.SAME
+    assert not {one.verdict for one in found.differences.values()} & SHOWN
+
+
+def test_nothing_changed_within_a_run(pages: Callable[[str], list[Record]]) -> None:
     """Forty seconds of a server under a steady load, and the forty after them."""
     records = pages("0.32.0--b-healthy")[5:86]
     first, second = (
