@@ -1,4 +1,5 @@
-"""The time to first token in the last minutes: a point for every few seconds, each over the minute before it."""
+"""The time to first token lately: a point for every few seconds, each over the minute before it, or since kvwatch
+first saw the engine."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ def latencies(state: State, engine: EngineState, seconds: float) -> dict[str, li
     for newest, row in enumerate(ladders):
         if row.t < state.now - seconds or row.t - last < _APART_S:
             continue
-        oldest = bisect_right(times, row.t - MINUTE) - 1
-        if oldest < 0 or newest <= oldest:
+        oldest = max(bisect_right(times, row.t - MINUTE) - 1, 0)
+        if newest == oldest:
             continue
         last = row.t
         found["at"].append(round(row.t + offset, 3))

@@ -32,8 +32,8 @@ def details(state: State, one: EngineState, now: float, *, opened: bool) -> Iter
     id_ = ident("engine", *key)
     yield f'<details class="engine" id="{id_}"{" open" if opened else ""}>'
     yield f"<summary><h3>{e(key.model_name)} / engine {e(key.engine)} <small>{e(one.regime)}</small></h3></summary>"
-    yield "<h4>Regimes, last 10 minutes</h4>"
-    yield from ribbon(found.runs())
+    yield f"<h4>Regimes, last {duration(found.span_s)}</h4>"
+    yield from ribbon(found.runs(), found.span_s)
     yield from _charts(state, one, found, now)
     yield '<div class="columns">'
     yield from _score(one, known=report.unseen(state, one, now) is None)
@@ -67,7 +67,8 @@ def _charts(state: State, one: EngineState, found: Lately, now: float) -> Iterat
     key = one.key
     yield (
         f'<div class="charts" data-target="{e(key.target)}" data-model="{e(key.model_name)}"'
-        f' data-engine="{e(key.engine)}" data-full="{found.full:g}" data-gap="{found.gap_s:g}">'
+        f' data-engine="{e(key.engine)}" data-full="{found.full:g}" data-gap="{found.gap_s:g}"'
+        f' data-span="{found.span_s:g}">'
     )
     for id_, title, words in (
         ("usage", "KV usage", found.usage()),
@@ -79,7 +80,8 @@ def _charts(state: State, one: EngineState, found: Lately, now: float) -> Iterat
         yield (
             f'<figure class="chart"><figcaption><b>{title}</b> <span>{e(words)}</span></figcaption>'
             f'<div class="plot" data-chart="{id_}" data-keep="" role="img"'
-            f' aria-label="{title}, last 10 minutes: {e(words)}"></div><div class="key" data-keep=""></div></figure>'
+            f' aria-label="{title}, last {duration(found.span_s)}: {e(words)}"></div>'
+            f'<div class="key" data-keep=""></div></figure>'
         )
     yield "</div>"
 
@@ -134,7 +136,7 @@ def _lengths(state: State, one: EngineState) -> Iterator[str]:
 def _by_minute(found: Lately) -> Iterator[str]:
     """What the charts show, as a table."""
     heads = "".join(f'<th scope="col">{head}</th>' for head in _MINUTES)
-    yield "<details><summary>The last 10 minutes as a table</summary>"
+    yield "<details><summary>The same as a table, by minute</summary>"
     yield '<div class="scroll" tabindex="0" role="region" aria-label="By minute, means">'
     yield f'<table class="minutes"><thead><tr>{heads}</tr></thead><tbody>'
     for first, *rest in found.by_minute():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from math import ceil
 from statistics import fmean, median
 
 from kvwatch.core.derive import MINUTE
@@ -45,6 +46,13 @@ class Lately:
     full: float
     """Usage from which the cache counts as full."""
 
+    @property
+    def span_s(self) -> float:
+        """How far back there is something to show, in whole minutes: charts of a server that was just started fill
+        their width."""
+        seen = self.now - self.rows[0].t if self.rows else 0.0
+        return min(max(ceil(seen / MINUTE), 1) * MINUTE, SHOWN_S)
+
     def runs(self) -> list[Run]:
         """The regimes one after another. Each sample holds until the next; what is in a gap is left out."""
         found: list[Run] = []
@@ -69,7 +77,7 @@ class Lately:
         )
         return (
             f"median {percent(median(values))}, highest {percent(max(values))}, "
-            f"at or above {self.full:.0%} for {duration(full)}"
+            f"at or above {100 * self.full:g} % for {duration(full)}"
         )
 
     def queue(self) -> str:

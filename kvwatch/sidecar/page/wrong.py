@@ -15,6 +15,7 @@ from kvwatch.sidecar.page.words import e, ident, listed, place
 from kvwatch.sidecar.standing import why_not_now
 
 _THRESHOLD = "threshold_"
+_SHORT = {"Kv": "KV", "kv": "KV", "Ttft": "TTFT", "ttft": "TTFT", "Sm": "SM", "Gpu": "GPU", "gpu": "GPU"}
 
 
 def wrong(states: Mapping[str, State], now: float) -> Iterator[str]:
@@ -69,12 +70,14 @@ def _finding(found: Finding, life: Lifecycle, now: float, *, keep_s: float) -> s
     if found.explained_by:
         parts.append(f"<p>Explained by {e(', '.join(found.explained_by))}: act on that first.</p>")
     parts.append(f"<p>{e(symptom.meaning)}</p>")
+    if found.explained_by:
+        parts.append("<details><summary>Evidence and what to do, if it stays</summary>")
     parts += listed("ol", found.actions, "What to do, in this order")
     parts += _evidence(found.evidence)
     parts += listed("ul", symptom.causes, "Likely causes")
     name = alert_name(symptom.id)
-    parts.append(f'<p><a href="/runbooks/{name.lower()}.md">Runbook: {name}</a></p></article>')
-    return "".join(parts)
+    parts.append(f'<p><a href="/runbooks/{name.lower()}.md">Runbook: {name}</a></p>')
+    return "".join((*parts, "</details></article>" if found.explained_by else "</article>"))
 
 
 def _evidence(evidence: Mapping[str, Any]) -> Iterator[str]:
@@ -83,19 +86,23 @@ def _evidence(evidence: Mapping[str, Any]) -> Iterator[str]:
     names = list(dict.fromkeys((*judged, *limits)))
     if not names:
         return
-    yield '<h4>Evidence</h4><div class="scroll"><table class="facts"><thead><tr><th scope="col">what</th>'
-    yield '<th scope="col">is</th><th scope="col">held against</th></tr></thead><tbody>'
+    yield '<h4>Evidence</h4><dl class="facts">'
     for name in names:
-        yield f'<tr><th scope="row">{e(worded(name).capitalize() or "Time")}</th>'
-        yield f"<td>{_named(name, name, judged[name])}</td>" if name in judged else "<td></td>"
-        yield (
-            f"<td>{_named(_THRESHOLD + name, name, limits[name])}</td></tr>"
-            if name in limits
-            else "<td></td></tr>"
-        )
-    yield "</tbody></table></div>"
+        yield f"<div><dt>{e(_title(name))}</dt><dd>"
+        if name in judged:
+            yield f"<span>{_value(name, name, judged[name])}</span>"
+        if name in limits:
+            yield f'<span class="dim">held against {_value(_THRESHOLD + name, name, limits[name])}</span>'
+        yield "</dd></div>"
+    yield "</dl>"
 
 
-def _named(whole: str, name: str, value: Any) -> str:
-    """A value with the name that it has in the API and in `kvwatch_symptom_evidence`, which people search for."""
-    return f"<code>{e(whole)}</code> {e(spoken(name, value))}"
+def _title(name: str) -> str:
+    """What a number is called in words, as the beginning of a line."""
+    words = worded(name) or "time"
+    return " ".join(_SHORT.get(word, word) for word in (words[:1].upper() + words[1:]).split())
+
+
+def _value(whole: str, name: str, value: Any) -> str:
+    """A value, with the name that people search for: the one in the API and in `kvwatch_symptom_evidence`."""
+    return f"<code>{e(whole)}</code> <b>{e(spoken(name, value))}</b>"

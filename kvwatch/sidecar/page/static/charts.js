@@ -6,6 +6,8 @@
 const SHOWN_S = 600;
 const HEIGHT = 130;
 const HIT_WINDOW_S = 60;
+const TICKS = 4;
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
 const COLUMNS = [
   "at", "kv_cache_usage_ratio", "requests_running", "requests_waiting", "preemptions_total",
   "prefix_cache_queried_tokens_total", "prefix_cache_hit_tokens_total",
@@ -18,11 +20,11 @@ const seconds = (value) => (value == null ? "–" : value < 1 ? `${(1000 * value
 const CHARTS = {
   usage: { lines: [["KV usage", "one", percent]], top: () => 1, ticks: percent, fill: true, mark: true,
     data: (c) => [c.kv_cache_usage_ratio] },
-  queue: { lines: [["running", "one", whole], ["waiting", "two", whole]], ticks: whole,
+  queue: { lines: [["running", "one", whole], ["waiting", "two", whole]], ticks: whole, least: 4,
     data: (c) => [c.requests_running, c.requests_waiting] },
-  preemptions: { lines: [["preemptions since the sample before", "two", whole]], ticks: whole, fill: true,
+  preemptions: { lines: [["since the sample before", "two", whole]], ticks: whole, least: 4, fill: true,
     data: (c) => [increases(c.preemptions_total)] },
-  hits: { lines: [["prefix hit ratio, over a minute", "three", percent]], top: () => 1, ticks: percent,
+  hits: { lines: [["over a minute", "three", percent]], top: () => 1, ticks: percent,
     data: (c) => [shares(c.at, c.prefix_cache_hit_tokens_total, c.prefix_cache_queried_tokens_total)] },
   ttft: { lines: [["p50, over a minute", "one", seconds], ["p95, over a minute", "two", seconds]], ticks: seconds, latency: true },
 };
@@ -97,7 +99,7 @@ class Engine {
     this.draw();
   }
 
-  /** Adds the samples that are new. A history that begins anew, as after a restart of vLLM, takes the old one's place. */
+  /** Adds the samples that are new; those from before a restart of vLLM stay, which kvwatch itself forgets. */
   take({ columns, latencies }) {
     const last = this.columns.at.at(-1) ?? -Infinity;
     const fresh = columns.at.findIndex((at) => at > last + 1e-3);
@@ -119,8 +121,9 @@ class Engine {
         ? [this.latencies.time_to_first_token_p50_seconds, this.latencies.time_to_first_token_p95_seconds]
         : chart.data(this.columns);
       const data = this.broken([at.map((one) => one - this.now), ...lines], chart.latency ? 90 : Number(this.holder.dataset.gap));
-      if (!this.plots.has(place)) this.plots.set(place, plot(chart, place, data, Number(this.holder.dataset.full)));
+      if (!this.plots.has(place)) this.plots.set(place, plot(chart, place, data, this.holder.dataset));
       else this.plots.get(place).setData(data);
+      this.newest(this.plots.get(place));
     }
   }
 
@@ -132,6 +135,13 @@ class Engine {
       found.forEach((column, n) => column.push(data[n][i] ?? null));
     });
     return found;
+  }
+
+  /** While nobody points at a chart, its legend tells the newest numbers. */
+  newest(one) {
+    const free = one.cursor.left == null || one.cursor.left < 0;
+    if (free) one.setLegend({ idx: one.data[0].length - 1 }, false);
+    one.root.parentElement.nextElementSibling.classList.toggle("newest", free);
   }
 
   fit() {
@@ -146,19 +156,21 @@ class Engine {
   }
 }
 
-function plot(chart, place, data, full) {
+/** One chart; `told` is what the page says of all charts of an engine. */
+function plot(chart, place, data, told) {
+  const span = () => Number(told.span);
   const axis = { stroke: colour("dim"), grid: { stroke: colour("line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   const options = {
     width: place.clientWidth,
     height: HEIGHT,
     scales: {
-      x: { time: false, range: [-SHOWN_S, 0] },
-      y: { range: (_, low, high) => [0, chart.top ? chart.top() : Math.max(high ?? 0, 1) * 1.1] },
+      x: { time: false, range: () => [-span(), 0] },
+      y: { range: (_, low, high) => [0, chart.top ? chart.top() : Math.max((high ?? 0) * 1.1, chart.least ?? 1)] },
     },
     axes: [
-      { ...axis, splits: () => [-600, -480, -360, -240, -120, 0], size: 24,
-        values: (_, splits) => splits.map((at) => (at ? `${at / 60} min` : "now")) },
-      { ...axis, size: 56, values: (_, splits) => splits.map((value) => chart.ticks(value).replace(".0 %", " %")) },
+      { ...axis, size: 24, splits: () => Array.from({ length: TICKS + 1 }, (_, i) => -span() * (1 - i / TICKS)),
+        values: (_, splits) => splits.map((at) => (at ? (at % 60 ? `${at} s` : `${at / 60} min`) : "now")) },
+      { ...axis, size: 56, space: 35, incrs: chart.least ? WHOLE : undefined, values: (_, splits) => splits.map((value) => chart.ticks(value).replace(".0 %", " %")) },
     ],
     series: [
       { label: "ago", value: (_, at) => (at == null ? "–" : `${Math.round(-at)} s`) },
@@ -169,7 +181,7 @@ function plot(chart, place, data, full) {
     ],
     legend: { mount: (_, legend) => place.nextElementSibling.replaceChildren(legend) },
     cursor: { drag: { x: false, y: false } },
-    hooks: chart.mark ? { draw: [(self) => mark(self, full)] } : {},
+    hooks: chart.mark ? { draw: [(self) => mark(self, Number(told.full))] } : {},
   };
   return new uPlot(options, data, place);
 }
