@@ -57,8 +57,9 @@ bench: setup ## the budgets alone
 coverage: setup tools ## the tests with branch coverage
 	$(BIN)/pytest -m "not live and not benchmark" --cov --cov-report=term --cov-report=html
 
-tools: ## promtool, prometheus, amtool, alertmanager: from PATH or unpacked into .tools/
+tools: ## promtool, prometheus, amtool, alertmanager (from PATH or unpacked into .tools/) and chromium
 	@tests/tools/get-prometheus
+	@tests/tools/get-chromium
 
 lock: python ## refresh the pinned versions from the newest releases
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

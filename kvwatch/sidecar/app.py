@@ -56,6 +56,10 @@ def _add_page(app: FastAPI, store: Store, clock: Clock) -> None:
     async def static(name: str) -> Response:
         return _file(assets.static, name)
 
+    @app.get("/favicon.ico", include_in_schema=False)  # asked for by browsers beside whatever is no HTML
+    async def icon() -> Response:
+        return _file(assets.static, "icon.svg")
+
     @app.get("/runbooks/{name}", include_in_schema=False)
     async def runbook(name: str) -> Response:
         return _file(assets.runbook, name)

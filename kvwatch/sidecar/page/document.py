@@ -90,7 +90,7 @@ def _parts(store: Store, now: float) -> Iterator[str]:
         ) + "</section>"
     yield "".join(happened(store, now)) + "".join(cost(store))
     links = "".join(f'<a href="{link}">{link}</a>' for link in _LINKS)
-    yield f"</main><h2>More</h2><nav aria-label=more>{links}</nav></body></html>"
+    yield f'</main><nav aria-labelledby="more"><h2 id="more">More</h2>{links}</nav></body></html>'
 
 
 def _told(states: dict[str, State]) -> dict[EngineKey, bool]:

@@ -9,11 +9,12 @@ from kvwatch.core.derive import pressure
 from kvwatch.core.findings import lifecycles
 from kvwatch.core.percentiles import LATENCIES, LENGTHS, QUANTILES, TOTAL_LENGTH, labelled
 from kvwatch.core.report import NOTHING, duration
+from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import EngineState, State
 from kvwatch.core.symptoms import Verdict
 from kvwatch.sidecar.page.lately import Lately, lately
 from kvwatch.sidecar.page.pictures import bar, ribbon
-from kvwatch.sidecar.page.words import e, ident, number, percent
+from kvwatch.sidecar.page.words import e, ident, number, percent, place
 
 _TTFT = LATENCIES["time_to_first_token_seconds"]
 #: The parts of the score with their weights, which `pressure` has.
@@ -39,7 +40,7 @@ def details(state: State, one: EngineState, now: float, *, opened: bool) -> Iter
     yield from _score(one, known=report.unseen(state, one, now) is None)
     yield from _lengths(state, one)
     yield "</div>"
-    yield from _by_minute(found)
+    yield from _by_minute(found, one.key)
     yield from _untold(state, one)
     yield from _configuration(state, one)
     yield "</details>"
@@ -133,11 +134,11 @@ def _lengths(state: State, one: EngineState) -> Iterator[str]:
     yield "</section>"
 
 
-def _by_minute(found: Lately) -> Iterator[str]:
+def _by_minute(found: Lately, key: EngineKey) -> Iterator[str]:
     """What the charts show, as a table."""
     heads = "".join(f'<th scope="col">{head}</th>' for head in _MINUTES)
     yield "<details><summary>The same as a table, by minute</summary>"
-    yield '<div class="scroll" tabindex="0" role="region" aria-label="By minute, means">'
+    yield f'<div class="scroll" tabindex="0" role="region" aria-label="By minute, {place(key)}">'
     yield f'<table class="minutes"><thead><tr>{heads}</tr></thead><tbody>'
     for first, *rest in found.by_minute():
         yield f'<tr><th scope="row">{e(first)}</th>{"".join(f"<td>{e(cell)}</td>" for cell in rest)}</tr>'
