@@ -304,7 +304,9 @@ def faults_of(page: Page, **options: Any) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("down", "size"), [(False, WIDE), (True, NARROW)], ids=["saturated-wide", "down-narrow"])
+@pytest.mark.parametrize(
+    ("down", "size"), [(False, WIDE), (True, NARROW)], ids=["saturated-wide", "down-narrow"]
+)
 def test_axe_finds_no_serious_fault(served: Served, opened: Opens, down: bool, size: tuple[int, int]) -> None:
     saturated(served)
     served.fail(45 if down else 0)

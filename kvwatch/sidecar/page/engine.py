@@ -162,7 +162,7 @@ def _untold(state: State, one: EngineState) -> Iterator[str]:
         return
     yield f"<details><summary>What can't be told, and why ({count})</summary><dl>"
     for why, names in reasons.items():
-        yield f"<dt>{', '.join(f'<code>{e(name)}</code>' for name in names)}</dt><dd>{e(why)}</dd>"
+        yield f"<dt>{' '.join(f'<code>{e(name)}</code>' for name in names)}</dt><dd>{e(why)}</dd>"
     yield "</dl></details>"
 
 

@@ -19,7 +19,7 @@ def happened(store: Store, now: float) -> Iterator[str]:
     events = [one for state in store.states().values() for one in state.events]
     both: list[Event | Transition] = sorted([*events, *changes], key=lambda one: -one.t)
     yield '<section aria-labelledby="events"><h2 id="events">What happened</h2>'
-    yield "<ul class=events>" if both else "<p>Nothing yet.</p>"
+    yield '<ul class="events">' if both else "<p>Nothing yet.</p>"
     for one in both[:_MOST]:
         words = _event(one) if isinstance(one, Event) else _change(one)
         when = f"{moment(one.wall)} <small>{e(since(one.t, now))} ago</small>"

@@ -16,7 +16,7 @@ def target(state: State, now: float) -> Iterator[str]:
     yield f"<h2>{e(state.target)}</h2>{_health(state, now)}"
     if state.engines:
         yield '<table class="engines"><thead><tr>'
-        yield "".join(f"<th scope=col>{head}</th>" for head in _COLUMNS) + "</tr></thead><tbody>"
+        yield "".join(f'<th scope="col">{head}</th>' for head in _COLUMNS) + "</tr></thead><tbody>"
         yield from (_row(engine, unseen(state, engine, now)) for engine in state.engines.values())
         yield "</tbody></table>"
     yield from _gpus(state, now)
