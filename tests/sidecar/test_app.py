@@ -461,7 +461,10 @@ def test_history_of_the_columns_asked_for() -> None:
     assert told["engines"][0]["columns"] == {name: whole[name] for name in ("at", "requests_waiting")}
     answer = ask(app, "/api/v1/history?columns=at,requests_wating")
     assert answer.status_code == 404
-    assert "no column is called 'requests_wating'; known: admission_rejections_total, at, " in answer.json()["error"]
+    assert (
+        "no column is called 'requests_wating'; known: admission_rejections_total, at, "
+        in answer.json()["error"]
+    )
 
 
 def test_history_tells_how_late_first_tokens_came() -> None:

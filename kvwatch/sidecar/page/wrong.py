@@ -8,14 +8,13 @@ from typing import Any
 from kvwatch.core.alerting import alert_name
 from kvwatch.core.findings import Finding, findings, lifecycles
 from kvwatch.core.lifecycle import Lifecycle
-from kvwatch.core.report import duration, parted, spoken, worded
+from kvwatch.core.report import duration, parted, spoken, titled
 from kvwatch.core.state import State
 from kvwatch.core.symptoms import Verdict
 from kvwatch.sidecar.page.words import e, ident, listed, place
 from kvwatch.sidecar.standing import why_not_now
 
 _THRESHOLD = "threshold_"
-_SHORT = {"Kv": "KV", "kv": "KV", "Ttft": "TTFT", "ttft": "TTFT", "Sm": "SM", "Gpu": "GPU", "gpu": "GPU"}
 
 
 def wrong(states: Mapping[str, State], now: float) -> Iterator[str]:
@@ -88,19 +87,13 @@ def _evidence(evidence: Mapping[str, Any]) -> Iterator[str]:
         return
     yield '<h4>Evidence</h4><dl class="facts">'
     for name in names:
-        yield f"<div><dt>{e(_title(name))}</dt><dd>"
+        yield f"<div><dt>{e(titled(name))}</dt><dd>"
         if name in judged:
             yield f"<span>{_value(name, name, judged[name])}</span>"
         if name in limits:
             yield f'<span class="dim">held against {_value(_THRESHOLD + name, name, limits[name])}</span>'
         yield "</dd></div>"
     yield "</dl>"
-
-
-def _title(name: str) -> str:
-    """What a number is called in words, as the beginning of a line."""
-    words = worded(name) or "time"
-    return " ".join(_SHORT.get(word, word) for word in (words[:1].upper() + words[1:]).split())
 
 
 def _value(whole: str, name: str, value: Any) -> str:
