@@ -76,7 +76,7 @@ def _line(head: str, rest: str, *, look: str) -> Text:
     return Text.assemble((shown(head), look), shown(rest), no_wrap=True, overflow="ignore")
 
 
-def _fine(watch: Watch, url: str, found: Conclusion) -> Text:
+def _fine(watch: Watch, url: str, found: Conclusion) -> RenderableType:
     """All that there is to say of a server with which nothing is wrong."""
     engines = (watch.good or watch.state).engines.values()
     several = len(engines) > 1
@@ -85,8 +85,10 @@ def _fine(watch: Watch, url: str, found: Conclusion) -> Text:
         f" {_count(one, 'requests_running')} running, {_count(one, 'requests_waiting')} waiting"
         for one in engines
     )
-    seen = f"{text.shares(watch.regimes())}; {told}"
-    return _line("Fine", f": {found.why} with {url} ({seen})", look=_LOOKS["fine"])
+    untold = len({name for _, name, _ in watch.unknown()})
+    more = f"; {untold} symptoms could not be told, --all says why" if untold else ""
+    seen = f"{text.shares(watch.regimes())}; {told}{more}"
+    return Group(_line("Fine", f": {found.why} with {url} ({seen})", look=_LOOKS["fine"]))
 
 
 def _percent(one: EngineState, signal: str) -> str:

@@ -182,10 +182,10 @@ def test_unknown_for_most_of_it_says_what_is_missing() -> None:
 def test_what_can_not_be_told_names_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
     ill = Server(running=1, engine="1", without=frozenset({"num_preemptions"}))
     watch = made(Engine(lambda _: CALM), lambda _: ill)
-    draw(report_of(watch, "gpu1:8000", conclude(watch)))
+    draw(report_of(watch, "gpu1:8000", conclude(watch), everything=True))
     said = capsys.readouterr().out
     assert "  kv_thrashing on vllm/tiny/1: preemptions_total" in said
     assert {one["engine"] for one in check.as_data(watch, conclude(watch))["unknown"]} >= {"1"}
     alone = made(lambda _: ill)
-    draw(report_of(alone, "gpu1:8000", conclude(alone)))
+    draw(report_of(alone, "gpu1:8000", conclude(alone), everything=True))
     assert "  kv_thrashing: preemptions_total" in capsys.readouterr().out
