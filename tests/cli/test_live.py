@@ -80,33 +80,6 @@ def test_check_of_servers_that_hold_requests_back(
     assert said["short"].startswith("Unknown: watched too short to tell: 0:01 of at least 0:10 (see --for)\n")
 
 
-def test_check_says_what_is_wrong_first_then_what_to_do_and_the_evidence(
-    kvwatch: Kvwatch, serve: Serve, recordings: Path
-) -> None:
-    url = serve(recordings / SATURATED, begin=40, speed=8)
-    holds = ["--threshold", "kv_exhausted.for=0,kv_thrashing.for=0,kv_thrashing.preemptions=1"]
-    done = kvwatch("check", url, "--for", "6s", "--interval", "250ms", *holds)
-    assert done.returncode == 1
-    parts = [
-        "Findings: ",
-        "CRITICAL: Requests are preempted and computed again",
-        "What to do, in this order:",
-        "1. limit lengths",
-        "Evidence:",
-        "Preemptions per request",
-        "Likely causes:",
-        "Explained by kv_thrashing",
-        "Time per regime: kv_limited",
-        "none failed",
-    ]
-    places = [done.stdout.find(part) for part in parts]
-    assert places == sorted(places)
-    assert places[0] == 0
-    assert re.search(r"Preemptions per request +[\d.]+ +0\.3\n", done.stdout)
-    assert "\x1b" not in done.stdout
-    assert all(line == line.rstrip() and len(line) < 120 for line in done.stdout.splitlines())
-
-
 def test_the_checklist_says_what_is_shown_and_what_only_the_operator_knows(
     kvwatch: Kvwatch, serve: Serve, recordings: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """What `check` makes of parts of real recordings, by their own clocks."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -189,3 +190,29 @@ def test_what_can_not_be_told_names_the_engine(capsys: pytest.CaptureFixture[str
     alone = made(lambda _: ill)
     draw(report_of(alone, "gpu1:8000", conclude(alone), everything=True))
     assert "  kv_thrashing: preemptions_total" in capsys.readouterr().out
+
+
+def test_what_is_wrong_comes_first_then_what_to_do_and_the_evidence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    watch = watched(SATURATED, 0, 90)
+    draw(report_of(watch, "gpu1:8000", conclude(watch)))
+    said = capsys.readouterr().out
+    parts = [
+        "Findings: kv_thrashing",
+        "CRITICAL: Requests are preempted and computed again",
+        "What to do, in this order:",
+        "1. limit lengths",
+        "Evidence:",
+        "Preemptions per request",
+        "Likely causes:",
+        "Explained by kv_thrashing",
+        "Time per regime: kv_limited",
+        "none failed",
+    ]
+    places = [said.find(part) for part in parts]
+    assert places == sorted(places)
+    assert places[0] == 0
+    assert re.search(r"Preemptions per request +[\d.]+ +0\.3\n", said)
+    assert "\x1b" not in said
+    assert all(line == line.rstrip() and len(line) < 120 for line in said.splitlines())

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Literal
 
-from playwright.sync_api import ColorScheme, sync_playwright
+from playwright.sync_api import sync_playwright
 
 from tests.page.served import Served, saturated
 
 PICTURES = Path(__file__).resolve().parents[1] / "pictures"
 SIZES = {"wide": (1200, 880), "narrow": (360, 780)}
-SCHEMES: tuple[ColorScheme, ...] = ("light", "dark")
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 _SECONDS = 105
 """Of the recording: its saturation has lasted a while."""
 
