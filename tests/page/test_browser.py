@@ -22,9 +22,7 @@ NASTY = "<img src=x onerror=window.taken=1><script>window.taken=1</script>"
 def refreshed(page: Page) -> None:
     """Until the page has asked again and taken over what came; what was written before may be a second old."""
     page.wait_for_timeout(1000)
-    with page.expect_response(
-        lambda answer: answer.url.endswith(":" + answer.url.split(":")[2].split("/")[0] + "/")
-    ):
+    with page.expect_response(page.url):
         page.get_by_role("button", name="Pause").click()
         page.get_by_role("button", name="Go on").click()
     page.locator("#live span", has_text="Live").wait_for()
@@ -75,6 +73,8 @@ def test_a_saturated_server_is_told_whole(served: Served, opened: Opens) -> None
         "hits": 1,
         "ttft": 2,
     }
+    usage = f"{100 * (state.engines[first.key].snapshot.number('kv_cache_usage_ratio') or 0):.1f} %"
+    expect(engine.locator("figure", has_text="KV usage").locator(".key")).to_contain_text(f"KV usage{usage}")
     expect(engine.locator(".score")).to_have_text("0.91 of 1")
     expect(engine).to_contain_text("Lengths of finished requests")
     engine.get_by_text("Configuration of this vLLM").click()

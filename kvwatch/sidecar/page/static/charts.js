@@ -123,7 +123,7 @@ class Engine {
       const data = this.broken([at.map((one) => one - this.now), ...lines], chart.latency ? 90 : Number(this.holder.dataset.gap));
       if (!this.plots.has(place)) this.plots.set(place, plot(chart, place, data, this.holder.dataset));
       else this.plots.get(place).setData(data);
-      this.newest(this.plots.get(place));
+      requestAnimationFrame(() => this.newest(this.plots.get(place))); // a new chart first draws itself
     }
   }
 
@@ -139,6 +139,7 @@ class Engine {
 
   /** While nobody points at a chart, its legend tells the newest numbers. */
   newest(one) {
+    if (!one) return;
     const free = one.cursor.left == null || one.cursor.left < 0;
     if (free) one.setLegend({ idx: one.data[0].length - 1 }, false);
     one.root.parentElement.nextElementSibling.classList.toggle("newest", free);
