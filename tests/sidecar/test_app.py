@@ -979,7 +979,12 @@ def test_the_page_of_very_many_engines_is_short_and_holds_up_nobody() -> None:
 def test_many_who_look_cost_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     wrote: list[float] = []
     parts = document._parts
-    monkeypatch.setattr(document, "_parts", lambda store, now: wrote.append(now) or parts(store, now))
+
+    def counted(store: Store, now: float) -> Iterator[str]:
+        wrote.append(now)
+        return parts(store, now)
+
+    monkeypatch.setattr(document, "_parts", counted)
     app = app_of(saturated())
 
     async def run() -> set[str]:

@@ -97,5 +97,5 @@ def _evidence(evidence: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _value(whole: str, name: str, value: Any) -> str:
-    """A value, with the name that people search for: the one in the API and in `kvwatch_symptom_evidence`."""
+    """A value, with the name that people search for: the one that it has in the API and in the metrics."""
     return f"<code>{e(whole)}</code> <b>{e(spoken(name, value))}</b>"
