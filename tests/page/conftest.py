@@ -20,9 +20,10 @@ from tests.page.served import Served
 WIDE, NARROW = (1200, 900), (360, 780)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """The browser; a missing one is a failure."""
+    """The browser; a missing one is a failure. While it is open this thread has a running event loop, so that it
+    must be closed before other tests start theirs."""
     found = shutil.which("chromium")
     assert found, "no chromium on PATH: run `make tools`"
     with sync_playwright() as playwright, playwright.chromium.launch(executable_path=found) as browser:
