@@ -68,9 +68,10 @@ bench: setup ## the budgets alone
 coverage: setup tools ## the tests with branch coverage
 	$(BIN)/pytest -m "not live and not scale and not benchmark" --cov --cov-report=term --cov-report=html
 
-tools: python ## promtool, prometheus, amtool, alertmanager, kubectl: from PATH or unpacked into .tools/
+tools: python ## promtool, prometheus, amtool, alertmanager, kubectl (from PATH or unpacked into .tools/), chromium
 	@tests/tools/get-prometheus
 	@PYTHON=$(PYTHON) tests/tools/get-kubectl
+	@tests/tools/get-chromium
 
 lock: python ## refresh the pinned versions from the newest releases
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock

@@ -246,6 +246,13 @@ def worded(name: str) -> str:
     return f"{words} p{label.split(_QUOTE)[1]}" if label else words
 
 
+def titled(name: str) -> str:
+    """What a number of the evidence is called at the head of a line; of one that is only a unit, what it measures."""
+    words = worded(name) or "time"
+    return " ".join(_SHORT.get(word.lower(), word) for word in (words[:1].upper() + words[1:]).split())
+
+
+_SHORT = {word.lower(): word for word in ("KV", "TTFT", "ITL", "GPU", "SM", "LoRA")}
 _QUOTE = '"'
 
 

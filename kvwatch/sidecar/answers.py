@@ -190,6 +190,10 @@ class EngineHistory(Identity):
     """The samples of one engine, one list a column, all of the same length, oldest first."""
 
     columns: dict[str, list[float | str | None]]
+    latencies: dict[str, list[float | None]] = Field(
+        description="quantiles of the time to first token over the minute before each `at`, seconds; as far back as"
+        " its histograms are kept (five minutes), null where too few requests had their first token"
+    )
 
 
 class HistoryAnswer(BaseModel):

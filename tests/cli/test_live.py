@@ -1,6 +1,9 @@
 """`check`, `record` and `demo` against real HTTP on loopback."""
 
+import contextlib
 import json
+import os
+import pty
 import re
 import signal
 import socket
@@ -10,6 +13,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import httpx
+import pytest
 
 from kvwatch.recording import Record, Writer, read
 from tests.waiting import until
@@ -28,9 +32,14 @@ def records_of(path: Path) -> list[Record]:
 
 def test_check_of_a_server_that_is_fine(kvwatch: Kvwatch, serve: Serve, recordings: Path) -> None:
     url = serve(recordings / IDLE)
-    done = kvwatch("check", url.removeprefix("http://"), "--for", "10s", "--interval", "0.5", "--progress")
+    words = ["check", url.removeprefix("http://"), "--for", "10s", "--interval", "0.5", "--progress"]
+    done = kvwatch(*words)
     assert done.returncode == 0
-    assert "Fine: nothing is wrong" in done.stdout
+    assert done.stdout == (
+        f"Fine: nothing is wrong with {url} (idle 100% (0:10); KV usage 0%, 0 running, 0 waiting)\n"
+    )
+    done = kvwatch(*words, "--all")
+    assert done.stdout.startswith("Fine: nothing is wrong\n")
     assert "Time per regime: idle 100%" in done.stdout
     assert re.search(r"KV usage +0%", done.stdout)
     assert re.search(r"prefix hit ratio +unknown: ", done.stdout)
@@ -61,7 +70,7 @@ def test_check_of_servers_that_hold_requests_back(
     }
     told = "requests waited for the KV cache in 100% of 0:12; the finding kv_exhausted needs more than 30 s within"
     assert "\nOn the way:\n  127.0.0.1" in said["saturated"]
-    assert f"\nOn the way: {told} a minute: watch longer, --for 90s\n" in said["saturated"]
+    assert said["saturated"].startswith(f"On the way: {told} a minute: watch longer, --for 90s\n")
     queued = json.loads(said["queued"])
     assert queued["verdict"] == "pending"
     (limited,) = queued["limited"]
@@ -69,7 +78,86 @@ def test_check_of_servers_that_hold_requests_back(
     assert limited["share"] > 0.5
     healthy = json.loads(said["healthy"])
     assert (healthy["verdict"], healthy["exit_code"], healthy["limited"]) == ("fine", 0, [])
-    assert "\nUnknown: watched too short to tell: 0:01 of at least 0:10 (see --for)\n" in said["short"]
+    assert said["short"].startswith("Unknown: watched too short to tell: 0:01 of at least 0:10 (see --for)\n")
+
+
+def test_the_checklist_says_what_is_shown_and_what_only_the_operator_knows(
+    kvwatch: Kvwatch, serve: Serve, recordings: Path
+) -> None:
+    url = serve(recordings / HEALTHY, begin=40)
+    words = ["check", url, "--for", "2s", "--checklist"]
+    done = kvwatch(*words)
+    for line in ("Checklist", "what only you know", "8,192 tokens", "497", "4.1 times", "FP8"):
+        assert line in done.stdout
+    points = json.loads(kvwatch(*words, "--json").stdout)["checklist"]
+    assert [one["mark"] for one in points] == ["yours", "shown", "look", "yours", "shown", "yours", "yours"]
+    assert all(
+        one["shown"][0]["engine"] == "0" and one["shown"][0]["text"] and one["yours"] for one in points
+    )
+    assert "checklist" not in json.loads(kvwatch(*words[:-1], "--json").stdout)
+
+
+def test_watching_on_tells_each_change_until_it_is_stopped(
+    command: list[str], environ: dict[str, str], serve: Serve, recordings: Path
+) -> None:
+    url = serve(recordings / SATURATED, begin=20, speed=8)
+    holds = ["--threshold", "kv_thrashing.for=0,kv_thrashing.preemptions=1", "--disable", "kv_exhausted"]
+    words = [*command, "check", url, "--watch", "--json", "--interval", "250ms", *holds]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environ) as running:
+        assert running.stdout is not None
+        verdicts = []
+        for line in running.stdout:
+            verdicts.append(json.loads(line)["verdict"])
+            if verdicts[-1] == "findings":
+                running.send_signal(signal.SIGINT)
+                break
+        assert running.stdout.read() == ""
+    assert running.returncode == 1
+    assert len(verdicts) >= 2
+    assert verdicts[0] != "findings"
+
+
+@pytest.mark.parametrize("colours", [True, False])
+def test_in_a_terminal_it_is_coloured_and_fits(
+    command: list[str], environ: dict[str, str], serve: Serve, recordings: Path, colours: bool
+) -> None:
+    url = serve(recordings / SATURATED, begin=45)
+    words = [*command, "check", url, "--for", "2s", "--no-progress", "--checklist"]
+    variables = {"TERM": "xterm-256color", "COLUMNS": "72"} | ({} if colours else {"NO_COLOR": "1"})
+    said = in_terminal(words, environ | variables)
+    assert ("\x1b[" in said) is colours
+    assert "Checklist" in said
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", said)
+    table = plain.partition("Checklist")[2].splitlines()
+    assert max(map(len, table)) <= 72
+
+
+def test_on_a_screen_it_goes_on_until_it_is_stopped_and_leaves_the_report(
+    command: list[str], environ: dict[str, str], serve: Serve, recordings: Path
+) -> None:
+    url = serve(recordings / HEALTHY, begin=30)
+    words = [*command, "check", url, "--watch", "--interval", "250ms"]
+    said = in_terminal(words, environ | {"TERM": "xterm"}, until=": watched too short")
+    assert "\x1b[?1049h" in said  # a screen of its own
+    left = re.sub(r"\x1b\[[0-9;]*m", "", said.rpartition("\x1b[?1049l")[2])
+    assert left.startswith("Unknown: watched too short to tell") or "\nUnknown: watched too short" in left
+
+
+def in_terminal(words: list[str], environ: dict[str, str], until: str = "") -> str:
+    """What a command says in a terminal; stopped by Ctrl-C once it has said `until`, if that is given."""
+    ours, theirs = pty.openpty()
+    words = ["timeout", "--signal=KILL", "60", *words]  # what hangs fails
+    with subprocess.Popen(words, stdout=theirs, stderr=theirs, stdin=theirs, env=environ) as running:
+        os.close(theirs)
+        said = b""
+        with contextlib.suppress(OSError):  # its end is an error on Linux
+            while piece := os.read(ours, 4096):
+                said += piece
+                if until and until.encode() in said and running.poll() is None:
+                    running.send_signal(signal.SIGINT)
+                    until = ""
+    os.close(ours)
+    return said.decode()
 
 
 def test_check_is_not_stopped_by_settings_that_it_does_not_use(

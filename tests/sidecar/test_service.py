@@ -544,3 +544,10 @@ def test_a_signal_stops_it_cleanly(one: signal.Signals) -> None:
         logged, _ = ended(process, one)
     assert "kvwatch stops" in logged
     assert "Traceback" not in logged
+
+
+def test_the_service_imports_nothing_that_only_commands_for_people_need() -> None:
+    script = "import sys, kvwatch.sidecar.service; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "httpx" in done.stdout.split()
+    assert not {"rich", "pygments", "yaml", "tqdm"} & set(done.stdout.split())
