@@ -286,26 +286,27 @@ def test_record_marks_the_warm_up_names_the_run_and_shows_live_figures(
     kvwatch: Kvwatch, serve: Serve, recordings: Path, tmp_path: Path
 ) -> None:
     made = tmp_path / "made.jsonl.gz"
-    words = ["record", serve(recordings / SATURATED, begin=40), "-o", made, "--interval", "0.25"]
-    run = ["--label", "half the cache", "--warmup", "1s", "--for", "2s"]
+    words = ["record", serve(recordings / SATURATED, begin=40), "-o", made, "--interval", "0.5"]
+    run = ["--label", "half the cache", "--warmup", "1s", "--for", "3s"]
     done = kvwatch(*words, *run, "--json", "--progress")
     records = records_of(made)
     assert [record.label for record in records] == ["half the cache"] + [""] * (len(records) - 1)
     marks = [record.warmup for record in records]
-    assert 3 <= sum(marks) <= 6
     assert marks == sorted(marks, reverse=True)
-    assert records[-1].t - records[0].t > 2.5
+    assert marks[0]
+    assert all(record.t - records[0].t < 2 for record in records if record.warmup)
+    assert records[-1].t - records[0].t > 3
     summary = json.loads(done.stdout)
     assert (summary["label"], summary["warmup_samples"]) == ("half the cache", sum(marks))
-    assert "scrapes/s, warm-up, running " in done.stderr
-    assert re.search(r"running \d+, waiting \d+, KV \d+%, [\d,]+ tokens/s, 0 failed, \d+ kB", done.stderr)
-    short = kvwatch(*words, "--force", "--warmup", "10s", "--for", "1s", "--max-size", "20kB")
+    assert "scrapes/s, warm-up, " in done.stderr
+    assert re.search(r"running \d+, waiting \d+, KV \d+%, [\d,]+ tokens/s, \d failed, \d+ kB", done.stderr)
+    short = kvwatch(*words, "--force", "--warmup", "60s", "--for", "1s", "--max-size", "8kB")
     assert short.returncode == 0
     assert "of them warm-up" in short.stdout
     said = short.stderr.splitlines()
     assert re.fullmatch(r"kvwatch: ended at \d+ kB: more would not fit in --max-size", said[0])
     assert said[1:] == ["kvwatch: it ended before the warm-up was over: nothing in it is left to compare"]
-    assert made.stat().st_size <= 20_000
+    assert made.stat().st_size <= 8_000
     assert len(records_of(made)) >= 2
 
 
