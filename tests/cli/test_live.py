@@ -30,14 +30,18 @@ def records_of(path: Path) -> list[Record]:
     return [record for record in read(path) if isinstance(record, Record)]
 
 
+def clock(seconds: int) -> str:
+    """A pattern for a time of so many seconds as it is told; on a busy machine the last scrape comes late or not."""
+    return "|".join(f"0:{one:02}" for one in range(seconds - 2, seconds + 3)).join(("(?:", ")"))
+
+
 def test_check_of_a_server_that_is_fine(kvwatch: Kvwatch, serve: Serve, recordings: Path) -> None:
     url = serve(recordings / IDLE)
     words = ["check", url.removeprefix("http://"), "--for", "10s", "--interval", "0.5", "--progress"]
     done = kvwatch(*words)
     assert done.returncode == 0
-    assert done.stdout == (
-        f"Fine: nothing is wrong with {url} (idle 100% (0:10); KV usage 0%, 0 running, 0 waiting)\n"
-    )
+    fine = rf"Fine: nothing is wrong with {url} \(idle 100% \({clock(10)}\); KV usage 0%, 0 running, 0 waiting\)\n"
+    assert re.fullmatch(fine, done.stdout)
     done = kvwatch(*words, "--all")
     assert done.stdout.startswith("Fine: nothing is wrong\n")
     assert "Time per regime: idle 100%" in done.stdout
@@ -68,9 +72,12 @@ def test_check_of_servers_that_hold_requests_back(
         "healthy": 0,
         "short": 2,
     }
-    told = "requests waited for the KV cache in 100% of 0:12; the finding kv_exhausted needs more than 30 s within"
+    told = (
+        rf"On the way: requests waited for the KV cache in 100% of {clock(12)}; the finding kv_exhausted needs more than"
+        r" 30 s within a minute: watch longer, --for 90s\n"
+    )
     assert "\nOn the way:\n  127.0.0.1" in said["saturated"]
-    assert said["saturated"].startswith(f"On the way: {told} a minute: watch longer, --for 90s\n")
+    assert re.match(told, said["saturated"])
     queued = json.loads(said["queued"])
     assert queued["verdict"] == "pending"
     (limited,) = queued["limited"]
@@ -78,7 +85,9 @@ def test_check_of_servers_that_hold_requests_back(
     assert limited["share"] > 0.5
     healthy = json.loads(said["healthy"])
     assert (healthy["verdict"], healthy["exit_code"], healthy["limited"]) == ("fine", 0, [])
-    assert said["short"].startswith("Unknown: watched too short to tell: 0:01 of at least 0:10 (see --for)\n")
+    assert re.match(
+        rf"Unknown: watched too short to tell: {clock(2)} of at least 0:10 \(see --for\)\n", said["short"]
+    )
 
 
 def test_the_checklist_says_what_is_shown_and_what_only_the_operator_knows(
