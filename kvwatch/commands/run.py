@@ -7,7 +7,7 @@ import asyncio
 
 from kvwatch.commands import options
 from kvwatch.commands.output import print_json, say
-from kvwatch.settings import show
+from kvwatch.settings import load, show
 from kvwatch.settings.showing import provenance
 
 HELP = "watch vLLM servers and serve what is found: the sidecar"
@@ -23,6 +23,9 @@ examples:
 Durations are seconds, or as 500ms, 30s, 5m, 1h. Options come before the environment (KVWATCH_ and the option's name),
 that before the file. Secrets are taken from the environment or from files only. kvwatch starts whether vLLM is there
 or not. KVWATCH_PORT=tcp://… is what Kubernetes sets for a Service named kvwatch; it is ignored.
+
+SIGHUP has it read the settings anew, files with tokens and certificates too: servers are added, removed and changed,
+and the others are watched on. What is wrong changes nothing, and is logged and counted.
 
 exit codes:
   0  stopped by SIGTERM or Ctrl-C
@@ -49,4 +52,4 @@ def main(args: argparse.Namespace) -> int:
         return 0
     from kvwatch.sidecar.service import serve
 
-    return asyncio.run(serve(settings))
+    return asyncio.run(serve(settings, read=lambda: load(options.given(args))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvwatch.core.derived import Derived
 from kvwatch.core.gpu import GpuWindow
@@ -158,4 +158,18 @@ def initial(target: str, policy: Policy | None = None) -> State:
         limits=limits_of(policy.thresholds),
         interpreter=Interpreter(policy.vocabulary, target),
         outcomes={"ok": 0} | {str(kind): 0 for kind in Failure},
+    )
+
+
+def judged_by(state: State, policy: Policy) -> State:
+    """The state under another policy: what was seen and counted stays, and is judged anew with the next outcome.
+
+    ValueError if a threshold of the policy is unknown or out of range.
+    """
+    same_names = policy.vocabulary == state.policy.vocabulary
+    return replace(
+        state,
+        policy=policy,
+        limits=limits_of(policy.thresholds),
+        interpreter=state.interpreter if same_names else Interpreter(policy.vocabulary, state.target),
     )

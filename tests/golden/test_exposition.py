@@ -18,7 +18,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from kvwatch.core import dcgm
-from kvwatch.core.catalogue import METRICS, PREFIX, Deliveries
+from kvwatch.core.catalogue import METRICS, PREFIX, Deliveries, Reloads
 from kvwatch.core.gpu import GpuReading
 from kvwatch.core.outcome import Failure, Outcome, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance, next_pace
@@ -61,6 +61,9 @@ class Replayed:
 
     def deliveries(self) -> tuple[Deliveries, ...]:
         return self.sent
+
+    def reloads(self) -> Reloads:
+        return Reloads({"ok": 1, "failed": 0}, last_success=1_700_000_000.0)
 
     def now(self) -> float:
         return self.state.now or 0.0

@@ -41,6 +41,7 @@ from kvwatch.core.symptoms import Verdict
 from kvwatch.sidecar import answers, style
 from kvwatch.sidecar.app import build
 from kvwatch.sidecar.collector import StateCollector, registry_of
+from kvwatch.sidecar.front import Gate
 from kvwatch.sidecar.rendering import Renderer
 from kvwatch.sidecar.store import FailedScrape, Store
 from tests.sidecar.loopback import RECORDINGS, TurnedClock, pages
@@ -85,7 +86,7 @@ def clock_of(store: Store) -> TurnedClock:
 
 def app_of(store: Store, token: str | None = None) -> FastAPI:
     clock = clock_of(store)
-    return build(store, registry_of(store, clock), clock, token=token)
+    return build(store, registry_of(store, clock), clock, gate=Gate(token))
 
 
 def ask(app: FastAPI, path: str, method: str = "GET", **headers: str) -> httpx.Response:

@@ -18,6 +18,7 @@ from pydantic import SecretStr
 from kvwatch import __version__
 from kvwatch.core.outcome import Facts, Failure, Pace, Scrape, ScrapeError
 from kvwatch.settings import Settings, TargetSettings
+from kvwatch.sidecar.credentials import credentials_of
 from kvwatch.sidecar.scrape import BadAnswer, Scraper, narrowed_url
 from kvwatch.sidecar.transport import classify, client_for
 from tests.sidecar.loopback import Asked, Handler, Loopback, VllmLike, always, pages, send, serving
@@ -198,7 +199,10 @@ def test_timeout_of_a_body_that_drips() -> None:
 def test_a_token_that_can_not_be_sent_is_named_and_not_shown(token: str) -> None:
     async def run() -> tuple[Scrape | ScrapeError, list[Asked]]:
         async with serving(always(PAGE)) as server, scraper(server.url, token=SecretStr("x")) as one:
-            one._token = token
+            odd = TargetSettings.model_construct(
+                url=server.url, token=SecretStr(token)
+            )  # as no settings let it be
+            one._credentials = credentials_of(odd, "the target's")
             assert await one.facts() == Facts()
             return await one.scrape(Pace.FULL), server.asked
 
