@@ -452,6 +452,23 @@ METRICS: tuple[Metric, ...] = (
         _one(lambda r: len(r.state.unknown_families) if r.state.up else None),
     ),
     Metric(
+        "engines",
+        _G,
+        _S,
+        "Engines that are kept, those that left the page within the history among them; at most 256 a target.",
+        TARGET,
+        _one(lambda r: len(r.state.engines)),
+    ),
+    Metric(
+        "series_left_out",
+        _G,
+        _S,
+        "Series of vLLM that are not read because they are beyond kvwatch's limits: 256 engines, 32 values of a"
+        " label, 200 buckets, names of 1000 characters.",
+        TARGET,
+        _one(lambda r: r.state.left_out if r.state.up else None),
+    ),
+    Metric(
         "core_signal_missing",
         _G,
         _S,

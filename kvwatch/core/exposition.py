@@ -26,8 +26,9 @@ from typing import TypeVar
 
 from kvwatch.core.outcome import Failure
 
-#: Prometheus refuses none of these by default; a page beyond them is broken or hostile.
-MAX_SAMPLES = 200_000
+#: Prometheus refuses none of these by default; a page beyond them is broken or hostile
+#: (256 engines have 90,000 samples).
+MAX_SAMPLES = 100_000
 MAX_LINES = 1_000_000
 MAX_LABEL_VALUE = 1 << 20
 _MEMO_BYTES = 16 << 20
@@ -128,6 +129,8 @@ class Reader:
         self._comments: dict[bytes, tuple[str, str | None]] = {}
         """Family, and text of a HELP, by the line."""
         self._interned: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}
+        self._words: dict[str, str] = {}
+        """Names of series and labels: each is held once, however many series have it."""
         self._held = 0
         self._skip: dict[bytes, bool] = {}
         self._passed: dict[bytes, tuple[int, str]] = {}
@@ -294,15 +297,21 @@ class Reader:
         identity = parsed[:2]
         one = self._interned.get(identity)
         if one is None:
-            one = Series(*identity, _FAMILY_SUFFIX.sub("", name))
+            one = self._new(*identity)
+            identity = (one.name, one.labels)
         self._remember(self._memo, stripped[: parsed[2]], one)
         self._interned.setdefault(identity, one)
         found.series.append(one)
         found.values.append(float(number.group(1)))
 
+    def _new(self, name: str, labels: tuple[tuple[str, str], ...]) -> Series:
+        word, family = self._words.setdefault, _FAMILY_SUFFIX.sub("", name)
+        labels = tuple([(word(key, key), value) for key, value in labels])
+        return Series(word(name, name), labels, word(family, family))
+
     def _remember(self, memo: dict[bytes, _T], key: bytes, what: _T) -> None:
         if self._held > _MEMO_BYTES:
-            for one in (self._memo, self._unwanted, self._comments, self._interned):
+            for one in (self._memo, self._unwanted, self._comments, self._interned, self._words):
                 one.clear()
             self._held = 0
         if key and key not in memo:

@@ -129,6 +129,8 @@ class State:
     engines: Mapping[EngineKey, EngineState] = field(default_factory=dict)
     server: Snapshot | None = None
     unknown_families: tuple[str, ...] = ()
+    left_out: int = 0
+    """Series on the newest whole page that are not read because they are beyond the limits."""
     exposed: tuple[str, ...] = ()
     configured: bool = False
     facts: Facts | None = None
@@ -166,10 +168,9 @@ def judged_by(state: State, policy: Policy) -> State:
 
     ValueError if a threshold of the policy is unknown or out of range.
     """
-    same_names = policy.vocabulary == state.policy.vocabulary
     return replace(
         state,
         policy=policy,
         limits=limits_of(policy.thresholds),
-        interpreter=state.interpreter if same_names else Interpreter(policy.vocabulary, state.target),
+        interpreter=Interpreter(policy.vocabulary, state.target),  # the other may still be reading
     )
