@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.e2e.tools import answers, free_port, kvwatch
+from tests.e2e.tools import free_port, kvwatch
 from tests.waiting import until
 
 _SAMPLE = re.compile(r"kvwatch_(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
@@ -104,7 +104,7 @@ class Sidecar:
 
     def metrics(self) -> Metrics:
         began = time.monotonic()
-        answer = httpx.get(f"{self.url}/metrics", timeout=10)
+        answer = httpx.get(f"{self.url}/metrics", timeout=60)
         self.slowest_s = max(self.slowest_s, time.monotonic() - began)
         assert answer.status_code == 200
         return parsed(answer.text)
@@ -130,7 +130,7 @@ class Sidecar:
 
 
 @contextmanager
-def sidecar(folder: Path, config: str, *arguments: str) -> Iterator[Sidecar]:
+def sidecar(folder: Path, config: str, *arguments: str, scheme: str = "http") -> Iterator[Sidecar]:
     """`kvwatch run` with a settings file, once it serves."""
     file, clock, site = folder / "kvwatch.toml", folder / "clock", folder / "site"
     site.mkdir()
@@ -141,6 +141,6 @@ def sidecar(folder: Path, config: str, *arguments: str) -> Iterator[Sidecar]:
     env = os.environ | {"PYTHONPATH": f"{site}:{Path.cwd()}", "TIME_OFF_BY": str(clock)}
     words = ("run", "--config", str(file), "--host", "127.0.0.1", "--port", str(port), *arguments)
     with kvwatch(folder / "log", *words, env=env) as process:
-        one = Sidecar(process, f"http://127.0.0.1:{port}", folder / "log", file, clock)
-        until("kvwatch that serves", lambda: answers(f"{one.url}/healthz"), 30)
+        one = Sidecar(process, f"{scheme}://127.0.0.1:{port}", folder / "log", file, clock)
+        until("kvwatch that serves", lambda: "kvwatch serves" in one.logged(), 60)
         yield one

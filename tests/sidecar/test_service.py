@@ -29,6 +29,7 @@ from kvwatch.sidecar.door import Door
 from kvwatch.sidecar.lookups import Lookups
 from kvwatch.sidecar.service import serve
 from kvwatch.sidecar.web import listen
+from tests.certificates import self_signed
 from tests.machine import has_ipv6
 from tests.sidecar.loopback import Loopback, VllmLike, pages, serving
 from tests.waiting import until
@@ -471,16 +472,6 @@ def test_certificates_of_a_target_that_are_none_are_one_line_and_exit_code_2(
     line = told(capsys)
     assert str(bad) in line
     assert "target a" in line
-
-
-def self_signed(folder: Path) -> tuple[Path, Path]:
-    """A certificate and its key."""
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    command = (
-        f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout {key} -out {cert}"
-    )
-    subprocess.run(command.split(), check=True, capture_output=True)
-    return cert, key
 
 
 def test_it_serves_over_tls(tmp_path: Path) -> None:
