@@ -16,7 +16,7 @@ export PATH := $(TOOLS):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint types contract fmt render live bench coverage tools lock clean python
+.PHONY: help setup demo test lint types contract fmt render live soak bench coverage tools lock clean python
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,11 @@ render: setup ## write alerts/ and the tables of the README from the code
 
 live: setup ## tests against a real vLLM; opt-in
 	$(BIN)/pytest -m live
+
+soak: setup ## a day of samples in minutes, and half an hour beside a real vLLM (KVWATCH_LIVE_URL); opt-in
+	$(BIN)/python tests/tools/day.py
+	@test -n "$(KVWATCH_LIVE_URL)" || echo "KVWATCH_LIVE_URL names no vLLM: that half is left out"
+	test -z "$(KVWATCH_LIVE_URL)" || $(BIN)/python tests/tools/soak.py "$(KVWATCH_LIVE_URL)" --for 1800 -o build/soak
 
 bench: setup ## the budgets alone
 	$(BIN)/pytest -m benchmark

@@ -244,7 +244,7 @@ def _symptom_firing(reading: Reading) -> Iterator[Sample]:
 def _symptom_evidence(reading: Reading) -> Iterator[Sample]:
     for key, name, life in lifecycles(reading.state):
         if life.goes_on:
-            for fact, text, value in evidence.samples(life.evidence):
+            for fact, text, value in evidence.samples(life.told):
                 yield (*key, name, fact, text), value
 
 

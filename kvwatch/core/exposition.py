@@ -31,7 +31,9 @@ from kvwatch.core.outcome import Failure
 MAX_SAMPLES = 100_000
 MAX_LINES = 1_000_000
 MAX_LABEL_VALUE = 1 << 20
-_MEMO_BYTES = 16 << 20
+_MEMO_BYTES, _MEMO_LEAST, _MEMO_PER_BYTE = 16 << 20, 1 << 20, 16
+"""What is remembered of series, at most: so much for each byte of the longest page, between the two others. A page's
+own series take about half of it; what is gone does not add up."""
 _SKIP_LIMIT = 4096
 
 
@@ -131,7 +133,7 @@ class Reader:
         self._interned: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}
         self._words: dict[str, str] = {}
         """Names of series and labels: each is held once, however many series have it."""
-        self._held = 0
+        self._held, self._most = 0, _MEMO_LEAST
         self._skip: dict[bytes, bool] = {}
         self._passed: dict[bytes, tuple[int, str]] = {}
         """Line breaks of blocks that were passed over, and their families, by the family as it is written."""
@@ -148,6 +150,7 @@ class Reader:
             raise BadExposition(Failure.TOO_LARGE, f"more than {MAX_LINES} lines")
         if b"\r" in body:
             body = body.replace(b"\r\n", b"\n")
+        self._most = min(max(self._most, _MEMO_LEAST + _MEMO_PER_BYTE * len(body)), _MEMO_BYTES)
         found = _Read()
         # A line break can't be inside a label value, so a page can be cut before each HELP line.
         first, *blocks = body.split(b"\n# HELP ")
@@ -310,7 +313,7 @@ class Reader:
         return Series(word(name, name), labels, word(family, family))
 
     def _remember(self, memo: dict[bytes, _T], key: bytes, what: _T) -> None:
-        if self._held > _MEMO_BYTES:
+        if self._held > self._most:
             for one in (self._memo, self._unwanted, self._comments, self._interned, self._words):
                 one.clear()
             self._held = 0

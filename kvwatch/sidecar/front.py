@@ -22,9 +22,15 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 _ENCODINGS = b"accept-encoding"
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
+_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+"""For every answer that has none of its own: nothing in it is to be run or loaded."""
+MOST_HEADERS, MOST_BYTES = 100, 16 << 10
+"""Headers of a request, and bytes of its headers and path together; browsers and proxies send two dozen, and 2 kB."""
 
 
 _CHALLENGES = ('Basic realm="kvwatch", charset="UTF-8"', "Bearer")
@@ -59,15 +65,31 @@ class Front:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+                given = list(message.get("headers", ()))
+                policy = () if any(name == _POLICY[0] for name, _ in given) else (_POLICY,)
+                message["headers"] = [*given, *_HEADERS, *policy]
             await send(message)
 
+        if _too_much(scope):
+            said = f"more than {MOST_HEADERS} headers, or more than {MOST_BYTES} bytes of them and the path"
+            await JSONResponse({"error": said}, 431)(scope, receive, sending)
+            return
         if scope["path"] not in OPEN_PATHS and not self._gate.admits(scope["headers"]):
             await _refusal()(scope, receive, sending)
             return
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # the server leaves the body out
         await self._app({**scope, "headers": _settled(scope["headers"])}, receive, sending)
+
+
+def _too_much(scope: Scope) -> bool:
+    headers = scope["headers"]
+    size = (
+        len(scope["path"])
+        + len(scope["query_string"])
+        + sum(len(name) + len(value) for name, value in headers)
+    )
+    return len(headers) > MOST_HEADERS or size > MOST_BYTES
 
 
 def _settled(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -16,6 +16,7 @@ import uvicorn
 from kvwatch.sidecar.clients import CannotServe
 from kvwatch.sidecar.connection import ASK_S, IDLE_S, Connection
 from kvwatch.sidecar.door import BATCH, Door
+from kvwatch.sidecar.front import MOST_BYTES
 from kvwatch.sidecar.log import say
 from kvwatch.sidecar.transport import use_pair
 
@@ -106,6 +107,7 @@ class Web:
             http=Connection,
             backlog=BATCH,
             timeout_keep_alive=int(IDLE_S),
+            h11_max_incomplete_event_size=MOST_BYTES,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
         )

@@ -565,7 +565,10 @@ def test_every_answer_tells_browsers_to_keep_their_guesses_to_themselves() -> No
     for path in ROUTES:
         headers = ask(app, path).headers
         assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
         assert headers["cache-control"] == "no-store"
+        assert headers["content-security-policy"].startswith("default-src 'none'")
 
 
 # -- the token --------------------------------------------------------------------------------------------------
