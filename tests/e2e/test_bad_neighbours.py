@@ -21,12 +21,6 @@ MET = 3
 GONE = "no-such-host.invalid"
 
 
-@pytest.fixture(scope="module")
-def town() -> Iterator[Neighbourhood]:
-    with Neighbourhood().open() as town:
-        yield town
-
-
 def config_of(town: Neighbourhood) -> str:
     lines = [f"interval = {INTERVAL_S}", f"backoff_max = {INTERVAL_S}", 'gpu = "off"']
     for name in ("good", *(fault.name for fault in FAULTS)):

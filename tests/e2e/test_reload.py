@@ -20,12 +20,6 @@ HOUR_S = 3600.0
 _TABLE = '[[targets]]\nname = "a"\n'
 
 
-@pytest.fixture(scope="module")
-def town() -> Iterator[Neighbourhood]:
-    with Neighbourhood().open() as town:
-        yield town
-
-
 def settings(town: Neighbourhood, *names: str, more: str = "") -> str:
     tables = "".join(f'[[targets]]\nname = "{name}"\nurl = "{town.url(name)}"\n' for name in names)
     return f'interval = 1\nbackoff_max = 1\ngpu = "off"\n{more}{tables}'
