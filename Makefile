@@ -17,7 +17,7 @@ export PATH := $(TOOLS):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint types contract fmt render plain preview live scale bench coverage tools lock hashes image-check sbom clean python
+.PHONY: help setup demo test lint types contract fmt render plain preview live scale soak bench coverage tools lock hashes image-check sbom clean python
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,11 @@ live: setup ## tests against a real vLLM; opt-in
 
 scale: setup tools ## a thousand sidecars in one real Prometheus; opt-in, minutes and gigabytes
 	$(BIN)/pytest -m scale -s
+
+soak: setup ## a day of samples in minutes, and half an hour beside a real vLLM (KVWATCH_LIVE_URL); opt-in
+	$(BIN)/python tests/tools/day.py
+	@test -n "$(KVWATCH_LIVE_URL)" || echo "KVWATCH_LIVE_URL names no vLLM: that half is left out"
+	test -z "$(KVWATCH_LIVE_URL)" || $(BIN)/python tests/tools/soak.py "$(KVWATCH_LIVE_URL)" --for 1800 -o build/soak
 
 bench: setup ## the budgets alone
 	$(BIN)/pytest -m benchmark

@@ -16,7 +16,18 @@ from kvwatch.core.outcome import Facts, Outcome, Pace, Scrape
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load
 from kvwatch.settings.target import overridden, parse_target, same_server
 
-_TARGET_FLAGS = ("token_file", "ca_file", "insecure_tls", "max_num_seqs", "gpus")
+_TARGET_FLAGS = (
+    "token_file",
+    "username",
+    "password_file",
+    "ca_file",
+    "cert_file",
+    "key_file",
+    "insecure_tls",
+    "max_num_seqs",
+    "gpus",
+)
+_PLACEHOLDER = {"gpus": "GPUS", "username": "NAME"}
 _SETTINGS = ("config", "interval_s", "timeout_s", "max_body_bytes", "gpu", "gpu_url", "gpu_interval_s")
 
 
@@ -37,7 +48,7 @@ def add(parser: argparse.ArgumentParser, *more: str) -> None:
         elif name == "max_num_seqs":
             parser.add_argument(flag, metavar="REQUESTS", type=options.requests, help=described)
         else:
-            parser.add_argument(flag, metavar="GPUS" if name == "gpus" else "FILE", help=described)
+            parser.add_argument(flag, metavar=_PLACEHOLDER.get(name, "FILE"), help=described)
     options.add_settings(parser, (*_SETTINGS, *more))
 
 
@@ -135,18 +146,18 @@ async def scrapes(
 ) -> AsyncIterator[tuple[float, Outcome]]:
     """Whole pages, an interval apart, with their monotonic time and what was read meanwhile of the GPUs and, once it
     answers, of the server's other endpoints, until the time is over or `stop` is set."""
+    from kvwatch.sidecar.clients import CannotServe, usable_client
     from kvwatch.sidecar.clock import SystemClock
     from kvwatch.sidecar.gpus import read_beside
     from kvwatch.sidecar.lookups import Lookups
     from kvwatch.sidecar.scrape import Scraper
-    from kvwatch.sidecar.transport import client_for
 
     asyncio.get_running_loop().set_default_executor(Lookups())  # nobody waits for a name server at the end
     clock = SystemClock()
     try:
-        client = client_for(target)
-    except OSError as error:
-        raise SettingsError([f"can't use the certificates in {target.ca_file}: {error}"]) from None
+        client = usable_client(target, "target")
+    except CannotServe as error:
+        raise SettingsError([str(error)]) from None
     async with client, read_beside(settings, clock) as gpus, contextlib.AsyncExitStack() as stack:
         scraper, feed = Scraper(target, settings, client), gpus.feed()
         asking = _Asking()

@@ -203,6 +203,7 @@ def target(state: State, now: float | None = None) -> dict[str, Any]:
         "scrapes": dict(state.outcomes),
         "restarts": state.restarts,
         "unknown_families": list(state.unknown_families),
+        "series_left_out": state.left_out,
         "server": signals(state.server) if state.server and state.up else {},
         **gpus(state, now),
         "engines": [

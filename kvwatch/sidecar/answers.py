@@ -152,6 +152,9 @@ class Target(_Open):
     restarts: int
     polling: Polling
     unknown_families: list[str] = Field(description="vLLM's metric families that kvwatch has never heard of")
+    series_left_out: int = Field(
+        description="series that are not read because there are too many engines or label values, or too long ones"
+    )
     server: dict[str, float | None] = Field(
         description="signals of the whole server; empty while it is not scraped"
     )

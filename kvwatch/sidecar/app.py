@@ -16,7 +16,7 @@ from kvwatch import __version__
 from kvwatch.sidecar import answers, views
 from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.exporting import Exporter
-from kvwatch.sidecar.front import Front
+from kvwatch.sidecar.front import Front, Gate
 from kvwatch.sidecar.page import assets
 from kvwatch.sidecar.page.document import Pages
 from kvwatch.sidecar.store import Store
@@ -24,8 +24,9 @@ from kvwatch.sidecar.store import Store
 _MOST_SECONDS = 86_400.0
 
 
-def build(store: Store, registry: CollectorRegistry, clock: Clock, *, token: str | None = None) -> FastAPI:
-    """The application over a store; with a token, only who sends it is answered."""
+def build(store: Store, registry: CollectorRegistry, clock: Clock, *, gate: Gate | None = None) -> FastAPI:
+    """The application over a store; only who the gate admits is answered, by default everyone."""
+    gate = gate or Gate()
     app = FastAPI(
         title="kvwatch",
         version=__version__,
@@ -33,10 +34,10 @@ def build(store: Store, registry: CollectorRegistry, clock: Clock, *, token: str
         docs_url=None,  # their pages load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
-        responses={401: {"model": answers.Failed}} if token else None,
+        responses={401: {"model": answers.Failed}} if gate.token else None,
     )
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
-    app.add_middleware(Front, token=token)
+    app.add_middleware(Front, gate=gate)
     _explain_errors(app)
     _add_probes(app)
     _add_metrics(app, store, registry)

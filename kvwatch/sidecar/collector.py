@@ -13,7 +13,7 @@ from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 from kvwatch import __version__
-from kvwatch.core.catalogue import METRICS, PREFIX, Deliveries, Metric, Reading, Type
+from kvwatch.core.catalogue import METRICS, PREFIX, Deliveries, Metric, Reading, Reloads, Type
 from kvwatch.core.snapshot import Histogram
 from kvwatch.core.state import State
 
@@ -35,6 +35,7 @@ class Source(Protocol):
     def states(self) -> Mapping[str, State]: ...
     def poll_stats(self, target: str) -> PollCounts: ...
     def deliveries(self) -> Iterable[Deliveries]: ...
+    def reloads(self) -> Reloads: ...
 
 
 class Clock(Protocol):
@@ -59,6 +60,7 @@ class StateCollector(Collector):
             counts = self._source.poll_stats(target)
             readings.append(Reading(state, now, counts.polls, counts.missed_ticks, counts.unexpected_errors))
         sent = tuple(self._source.deliveries())
+        settings = self._source.reloads()
         build = Family(f"{PREFIX}build_info", "1; kvwatch's version in the label.", "gauge")
         build.add_sample(build.name, {"version": __version__}, 1.0)
         yield build
@@ -67,6 +69,7 @@ class StateCollector(Collector):
             samples = chain(
                 chain.from_iterable(map(metric.samples, readings)),
                 chain.from_iterable(map(metric.deliveries, sent)),
+                metric.reloads(settings),
             )
             for values, value in samples:
                 labels = dict(zip(metric.labels, values, strict=True))

@@ -22,17 +22,15 @@ import httpx
 from kvwatch import __version__
 from kvwatch.core.outcome import Facts, Failure, Pace, Scrape, ScrapeError
 from kvwatch.sidecar.clock import Clock, SystemClock
+from kvwatch.sidecar.credentials import credentials_of
 from kvwatch.sidecar.facts import Answers, read_facts
-from kvwatch.sidecar.redact import redacted, secrets_of
+from kvwatch.sidecar.redact import redacted
 from kvwatch.sidecar.transport import EXCERPT_BYTES, BadBody, Decoder, classify, is_loopback, timeouts
 
 if TYPE_CHECKING:
     from kvwatch.settings import Settings, TargetSettings
 
 USER_AGENT = f"kvwatch/{__version__}"
-_UNSENDABLE = (
-    "the target's token can't be sent: it must be printable ASCII, without a space at its beginning or end"
-)
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -69,14 +67,14 @@ class Scraper:
         near = is_loopback(urlsplit(target.url).hostname or "")
         self._encoding = "identity" if near else "gzip"
         self._moved: str | None = None
-        self._token = target.token.get_secret_value() if target.token else None
-        self.secrets = secrets_of(target.url, self._token)
+        self._credentials = credentials_of(target, "the target's")
+        self.secrets = self._credentials.secrets
 
     async def scrape(self, pace: Pace, names: Sequence[str] | None = None) -> Scrape | ScrapeError:
         """A page at a pace: whole, or with no more than the samples of these names."""
         started = self._clock.now()
-        if not sendable(self._token):
-            return self._failed(Failure.CONNECTION, _UNSENDABLE, started)
+        if self._credentials.problem:
+            return self._failed(Failure.CONNECTION, self._credentials.problem, started)
         try:
             async with asyncio.timeout(self._timeout_s):
                 answer = await self._page(names)
@@ -99,7 +97,7 @@ class Scraper:
 
     async def facts(self) -> Facts:
         """What ``/version`` and ``/v1/models`` say; empty where they do not answer as vLLM does."""
-        if not sendable(self._token):
+        if self._credentials.problem:
             return Facts()
         return await read_facts(self._target.url, self._fact)
 
@@ -109,7 +107,7 @@ class Scraper:
 
     def _headers(self, accept: str) -> dict[str, str]:
         headers = {"Accept": accept, "Accept-Encoding": self._encoding, "User-Agent": USER_AGENT}
-        return headers | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
+        return headers | self._credentials.headers
 
     async def _page(self, names: Sequence[str] | None) -> _Answer:
         headers = self._headers("text/plain; version=0.0.4")
@@ -159,11 +157,6 @@ class Scraper:
         """The JSON at a URL of the server."""
         answer = await self._get(url, self._headers("application/json"), 1 << 20)
         return answer.status, answer.body
-
-
-def sendable(token: str | None) -> bool:
-    """Whether a header can hold it; what can't would fail every request, and name no cause."""
-    return token is None or (token.isascii() and token.isprintable() and token == token.strip())
 
 
 def narrowed_url(url: str, names: Sequence[str]) -> str:

@@ -73,8 +73,8 @@ def test_check_of_servers_that_hold_requests_back(
         "short": 2,
     }
     told = (
-        rf"On the way: requests waited for the KV cache in 100% of {clock(12)}; the finding kv_exhausted needs more than"
-        r" 30 s within a minute: watch longer, --for 90s\n"
+        rf"On the way: requests waited for the KV cache in 100% of {clock(12)}; the finding kv_exhausted needs more"
+        r" than 30 s within a minute: watch longer, --for 90s\n"
     )
     assert "\nOn the way:\n  127.0.0.1" in said["saturated"]
     assert re.match(told, said["saturated"])

@@ -63,6 +63,6 @@ def test_says_what_it_is_and_needs(wheel: zipfile.ZipFile) -> None:
     assert metadata["Version"] == kvwatch.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
     entries = wheel.read(name.replace("METADATA", "entry_points.txt")).decode()
-    assert "kvwatch = kvwatch.cli:main" in entries
+    assert "kvwatch = kvwatch.__main__:main" in entries
     needed = [value for value in metadata.get_all("Requires-Dist", []) if "extra ==" not in value]
     assert not [value for value in needed if ">=" not in value], "a dependency has no lower bound"

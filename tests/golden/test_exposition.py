@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from kvwatch.core import dcgm
-from kvwatch.core.catalogue import METRICS, PREFIX, Deliveries
+from kvwatch.core.catalogue import METRICS, PREFIX, Deliveries, Reloads
 from kvwatch.core.gpu import GpuReading
 from kvwatch.core.outcome import Failure, Outcome, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance, next_pace
@@ -62,6 +63,9 @@ class Replayed:
 
     def deliveries(self) -> tuple[Deliveries, ...]:
         return self.sent
+
+    def reloads(self) -> Reloads:
+        return Reloads({"ok": 1, "failed": 0}, last_success=1_700_000_000.0)
 
     def now(self) -> float:
         return self.state.now or 0.0
@@ -151,11 +155,11 @@ def test_promtool_is_content(case: str) -> None:
 def test_every_row_of_the_catalogue_has_a_sample_somewhere() -> None:
     """No metric is declared that no recording ever fills, but for those that need what no recording has."""
     told = replace(with_gpus(), sent=(Deliveries("am", {"ok": 3, "refused": 1}, 1_700_000_000.0),))
-    seen = {line.split("{")[0] for line in exposition(told).splitlines() if line[0] != "#"}
+    seen = {re.split("[{ ]", line)[0] for line in exposition(told).splitlines() if line[0] != "#"}
     recordings = sorted((*RECORDINGS.glob("*.jsonl.gz"), *CAPTURES.glob("*/*.jsonl.gz")))
     for recording in recordings:
         lines = exposition(replayed(recording, 90)).splitlines()
-        seen |= {line.split("{")[0] for line in lines if not line.startswith("#")}
+        seen |= {re.split("[{ ]", line)[0] for line in lines if not line.startswith("#")}
     stems = {name.removesuffix(suffix) for name in seen for suffix in ("", "_bucket", "_sum", "_count")}
     unseen = {row.name for row in METRICS if row.full_name not in stems}
     assert unseen == set(NEVER_RECORDED)

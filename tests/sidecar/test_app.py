@@ -43,6 +43,7 @@ from kvwatch.core.symptoms import SYMPTOMS, Verdict
 from kvwatch.sidecar import answers
 from kvwatch.sidecar.app import build
 from kvwatch.sidecar.collector import StateCollector, registry_of
+from kvwatch.sidecar.front import Gate
 from kvwatch.sidecar.page import assets, document, style
 from kvwatch.sidecar.rendering import Renderer
 from kvwatch.sidecar.store import FailedScrape, Store
@@ -98,7 +99,7 @@ def clock_of(store: Store) -> TurnedClock:
 
 def app_of(store: Store, token: str | None = None) -> FastAPI:
     clock = clock_of(store)
-    return build(store, registry_of(store, clock), clock, token=token)
+    return build(store, registry_of(store, clock), clock, gate=Gate(token))
 
 
 def ask(app: FastAPI, path: str, method: str = "GET", **headers: str) -> httpx.Response:
@@ -606,7 +607,10 @@ def test_every_answer_tells_browsers_to_keep_their_guesses_to_themselves() -> No
     for path in ROUTES:
         headers = ask(app, path).headers
         assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
         assert headers["cache-control"] == "no-store"
+        assert headers["content-security-policy"].startswith("default-src 'none'")
 
 
 # -- the token --------------------------------------------------------------------------------------------------
