@@ -2,11 +2,12 @@
 
 Theory of operation
     A narrowed answer is used only after it was held against a whole page: it must have every series of that
-    page that kvwatch reads (`fault_of`). That is tried at the start, after every restart of vLLM, and every
-    ten minutes. While it is in use, a whole page a minute shows what is new. An answer that has fewer series of
-    a name than the last good page had, as when one engine is missing, is followed by a whole page in the same
-    tick; if that has more, or if only the narrowed one fails, the use ends at once. The next try comes a minute
-    later, then two, four, at most ten.
+    page that kvwatch reads, and be less than that page, which it is not behind a proxy that drops the query or
+    the slash (`fault_of`). That is tried at the start, after every restart of vLLM, and every ten minutes. While
+    it is in use, a whole page a minute shows what is new. An answer that has fewer series of a name than the last
+    good page had, as when one engine is missing, is followed by a whole page in the same tick; if that has more,
+    or if only the narrowed one fails, the use ends at once. The next try comes a minute later, then two, four, at
+    most ten.
 
     A busy vLLM may miss a deadline now and then, and a whole page is more work for it than a narrowed one. So
     one answer that does not come in time ends nothing, and the next is asked for narrowed; two in a row do.
@@ -34,6 +35,7 @@ _LATE_IN_A_ROW = 2
 _NAMES = re.compile(rb"^([^{\s#]+)[{ ]", re.MULTILINE)
 HELD = "a narrowed answer holds all that is read of the whole page"
 """Why narrowing is used, when it is."""
+UNHEEDED = "narrowed, the answer is the whole page all the same: names are not heeded there"
 
 
 class Narrowing:
@@ -145,8 +147,9 @@ def same_lack(narrowed: bytes, whole: bytes, names: Iterable[str]) -> bool:
     return all(there.get(name, 0) >= expected.get(name, 0) for name in names)
 
 
-def fault_of(vocabulary: Vocabulary, whole: bytes, answer: Outcome) -> str:
-    """Why a narrowed answer can't stand for the whole page; empty if it has every series that kvwatch reads."""
+def fault_of(vocabulary: Vocabulary, whole: bytes, names: Iterable[str], answer: Outcome) -> str:
+    """Why an answer to these names is not used in place of the whole page; empty if it has every series that
+    kvwatch reads, and not everything else as well."""
     if isinstance(answer, ScrapeError):
         return f"narrowed, {answer.detail}"
     reader = Reader(lambda name: vocabulary.role(name) is not None)
@@ -156,7 +159,10 @@ def fault_of(vocabulary: Vocabulary, whole: bytes, answer: Outcome) -> str:
         return f"narrowed, the page can't be read: {bad}"
     there = set(after.series)
     absent = [series.name for series in before.series if series not in there]
-    return _lacks("series", absent) if absent else ""
+    if absent:
+        return _lacks("series", absent)
+    found = series_of(answer.body).keys()
+    return UNHEEDED if found - set(names) and found >= series_of(whole).keys() else ""
 
 
 def _lacks(what: str, absent: Sequence[str]) -> str:

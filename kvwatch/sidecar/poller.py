@@ -203,7 +203,7 @@ class Poller:
         answer = await self._source.scrape(Pace.FULL, names)
         if self._narrowing.postponed(answer, now):
             return
-        fault = fault_of(self._state.policy.vocabulary, page.body, answer)
+        fault = fault_of(self._state.policy.vocabulary, page.body, names, answer)
         if self._narrowing.probed(self._state, not fault, now):
             why = redacted(fault or HELD, self._source.secrets)
             log_narrowing(self.target, in_use=not fault, why=why)
