@@ -20,7 +20,7 @@ from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.gpus import Feed
 from kvwatch.sidecar.log import Complaints, Reachability, log_changes, log_narrowing
 from kvwatch.sidecar.narrowing import HELD, Narrowing, fault_of, is_late, same_lack
-from kvwatch.sidecar.pacing import Backoff, DutyCycle, Rhythm
+from kvwatch.sidecar.pacing import AT_ONCE, Backoff, DutyCycle, Rhythm, Start
 from kvwatch.sidecar.redact import redacted
 from kvwatch.sidecar.store import FailedScrape, Store
 from kvwatch.sidecar.throttle import Comings
@@ -61,6 +61,7 @@ class Poller:
         random: Random | None = None,
         judge: Judge = advance,
         gpus: Feed | None = None,
+        start: Start = AT_ONCE,
     ) -> None:
         self.target = state.target
         self._state = state
@@ -69,6 +70,7 @@ class Poller:
         self._clock = clock
         self._judge = judge
         self._gpus = gpus
+        self._start = start
         self._narrowing = Narrowing(settings.narrow)
         self._duty = DutyCycle(settings.interval_s, settings.max_interval_s, settings.duty_cycle)
         self._backoff = Backoff(settings.backoff_max_s, random or Random())  # noqa: S311 - jitter, no secret
@@ -83,8 +85,10 @@ class Poller:
 
     async def run(self) -> None:
         """Polls until cancelled."""
-        rhythm = Rhythm(self._clock.now())
         try:
+            if self._start.first_s > 0:
+                await self._clock.sleep(self._start.first_s)
+            rhythm = Rhythm(self._clock.now(), self._duty.interval_s * (self._start.phase - 0.5))
             while True:
                 started = self._clock.now()
                 good = False

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from random import Random
@@ -24,6 +25,7 @@ from kvwatch.sidecar.gpus import read_beside
 from kvwatch.sidecar.log import say, set_up
 from kvwatch.sidecar.lookups import Lookups
 from kvwatch.sidecar.notify import notify_beside, page_of
+from kvwatch.sidecar.pacing import start_of
 from kvwatch.sidecar.poller import Poller
 from kvwatch.sidecar.redact import shown_url
 from kvwatch.sidecar.scrape import Scraper
@@ -94,8 +96,8 @@ async def _until(
 async def _polling(settings: Settings, store: Store, clock: Clock) -> AsyncIterator[None]:
     """Polls every target while the block runs."""
     async with contextlib.AsyncExitStack() as clients, read_beside(settings, clock) as gpus:
-        tasks = []
-        for target in settings.targets:
+        tasks, here = [], (socket.gethostname(), str(settings.port))
+        for place, target in enumerate(settings.targets):
             client = await clients.enter_async_context(usable_client(target, "target"))
             scraper = Scraper(target, settings, client)
             poller = Poller(
@@ -106,6 +108,7 @@ async def _polling(settings: Settings, store: Store, clock: Clock) -> AsyncItera
                 settings,
                 random=Random(),  # noqa: S311 - jitter, no secret
                 gpus=gpus.feed(),
+                start=start_of(place, len(settings.targets), settings.interval_s, *here, target.url),
             )
             tasks.append(asyncio.create_task(poller.run(), name=f"poll {target.name}"))
         try:

@@ -19,6 +19,7 @@ from kvwatch.core.state import State, Transition, initial
 from kvwatch.settings import Settings, TargetSettings
 from kvwatch.sidecar import log
 from kvwatch.sidecar.narrowing import Narrowing
+from kvwatch.sidecar.pacing import AT_ONCE, Start
 from kvwatch.sidecar.poller import Poller, Source
 from kvwatch.sidecar.scrape import Scraper
 from kvwatch.sidecar.store import Store
@@ -79,7 +80,9 @@ Judge = Callable[[State, Outcome, float], tuple[State, tuple[Transition, ...]]]
 
 
 @asynccontextmanager
-async def watching(handler: Handler, judge: Judge = advance, **more: object) -> AsyncIterator[Watch]:
+async def watching(
+    handler: Handler, judge: Judge = advance, start: Start = AT_ONCE, **more: object
+) -> AsyncIterator[Watch]:
     """Watches a server. The duty cycle is wide open, since here an answer takes no time of the clock."""
     logged = io.StringIO()
     log.set_up("json", "debug", logged)
@@ -99,6 +102,7 @@ async def watching(handler: Handler, judge: Judge = advance, **more: object) -> 
                 settings,
                 random=Random(3),  # noqa: S311 - jitter
                 judge=judge,
+                start=start,
             )
             watch = Watch(server, store, clock, poller, logged)
             publish = store.publish
@@ -111,9 +115,11 @@ async def watching(handler: Handler, judge: Judge = advance, **more: object) -> 
             yield watch
 
 
-def watched(handler: Handler, seconds: float, judge: Judge = advance, **more: object) -> Watch:
+def watched(
+    handler: Handler, seconds: float, judge: Judge = advance, start: Start = AT_ONCE, **more: object
+) -> Watch:
     async def run() -> Watch:
-        async with watching(handler, judge, **more) as watch:
+        async with watching(handler, judge, start, **more) as watch:
             await watch.run(seconds)
             return watch
 
@@ -160,6 +166,12 @@ def test_a_slow_server_stretches_the_interval_and_that_is_told() -> None:
     assert watch.state.last is not None
     assert 2.0 <= watch.state.last.interval_s <= 8.0
     assert watch.clock.slept[-1] == pytest.approx(watch.state.last.interval_s)
+    assert watch.store.poll_stats("vllm").missed_ticks == 0
+
+
+def test_a_poller_waits_for_its_turn_and_comes_into_its_own_phase() -> None:
+    watch = watched(VllmLike(pages(HEALTHY), step=1), 6, start=Start(first_s=0.25, phase=0.75))
+    assert [state.now for state, _ in watch.seen] == [1000.25 + n for n in (0, 1.25, 2.25, 3.25, 4.25, 5.25)]
     assert watch.store.poll_stats("vllm").missed_ticks == 0
 
 
@@ -238,6 +250,8 @@ def test_why_scrapes_are_narrowed_or_not_is_the_real_reason(answer: str, why: st
     async def handler(asked: Asked, writer: asyncio.StreamWriter) -> None:
         if not asked.names or answer == "whole":
             await send(writer, page)
+        elif answer == "narrowed":
+            await send(writer, narrowed(page, asked.names))
         elif answer == "lost":
             writer.transport.abort()
         elif answer == "late":
@@ -253,7 +267,7 @@ def test_why_scrapes_are_narrowed_or_not_is_the_real_reason(answer: str, why: st
     (told,) = [line for line in watch.lines if "narrowed" in line]
     assert told["narrowed"] is (answer == "narrowed")
     assert str(told["why"]).startswith(why)
-    assert ("holds all" in str(told["why"])) is (answer == "whole")
+    assert ("holds all" in str(told["why"])) is (answer == "narrowed")
 
 
 def less(page: bytes) -> bytes:
