@@ -33,6 +33,7 @@ USER_AGENT = f"kvwatch/{__version__}"
 _UNSENDABLE = (
     "the target's token can't be sent: it must be printable ASCII, without a space at its beginning or end"
 )
+_URLS_KEPT = 8
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -69,6 +70,7 @@ class Scraper:
         near = is_loopback(urlsplit(target.url).hostname or "")
         self._encoding = "identity" if near else "gzip"
         self._moved: str | None = None
+        self._parsed: dict[tuple[str, ...], httpx.URL] = {}
         self._token = target.token.get_secret_value() if target.token else None
         self.secrets = secrets_of(target.url, self._token)
 
@@ -113,12 +115,10 @@ class Scraper:
 
     async def _page(self, names: Sequence[str] | None) -> _Answer:
         headers = self._headers("text/plain; version=0.0.4")
-        url = self._moved or self._target.url
-        if names is not None:
-            url = narrowed_url(self._target.url, names)
+        url = self._url(tuple(names)) if names is not None else self._moved or self._target.url
         answer = await self._get(url, headers, self._limit)
         if answer.status in _REDIRECTS:
-            there = _same_origin(url, answer.headers.get("location", ""))
+            there = _same_origin(str(url), answer.headers.get("location", ""))
             if there is None:
                 detail = f"the answer is a redirect ({answer.status}) to another host, which is not followed"
                 raise BadBody(Failure.HTTP_STATUS, detail, answer.body)
@@ -130,7 +130,15 @@ class Scraper:
             raise BadBody(Failure.HTTP_STATUS, f"the answer is HTTP status {answer.status}", answer.body)
         return answer
 
-    async def _get(self, url: str, headers: dict[str, str], limit: int) -> _Answer:
+    def _url(self, names: tuple[str, ...]) -> httpx.URL:
+        """Where these names are asked for; `httpx` looks at each character of it, so the few there are are kept."""
+        if names not in self._parsed:
+            if len(self._parsed) >= _URLS_KEPT:
+                self._parsed.clear()
+            self._parsed[names] = httpx.URL(narrowed_url(self._target.url, names))
+        return self._parsed[names]
+
+    async def _get(self, url: str | httpx.URL, headers: dict[str, str], limit: int) -> _Answer:
         """GET; once more, on a new connection, if the one kept open turns out to be closed."""
         try:
             return await self._fetch(url, headers, limit)
@@ -139,7 +147,7 @@ class Scraper:
                 raise
             return await self._fetch(url, headers, limit)
 
-    async def _fetch(self, url: str, headers: dict[str, str], limit: int) -> _Answer:
+    async def _fetch(self, url: str | httpx.URL, headers: dict[str, str], limit: int) -> _Answer:
         async with self._client.stream("GET", url, headers=headers, timeout=self._timeouts) as answer:
             good = answer.status_code == 200
             try:

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 import uvicorn
+import uvloop
 from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, make_asgi_app, multiprocess
 from prometheus_fastapi_instrumentator import Instrumentator
@@ -94,7 +95,8 @@ async def _serve(sock: socket.socket, app: FastAPI, engines: Engines) -> None:
             engines.move()
 
     moving = asyncio.create_task(move())
-    await uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).serve(sockets=[sock])
+    as_vllm = uvicorn.Config(app, log_level="warning", access_log=False, http="httptools", loop="none")
+    await uvicorn.Server(as_vllm).serve(sockets=[sock])
     moving.cancel()
 
 
@@ -123,7 +125,7 @@ def main() -> int:
             engines, app = Engines(chosen.engines, share=1.0 / chosen.processes), application()
             if chosen.slow:
                 Slowness(app)
-            asyncio.run(_serve(sock, app, engines))
+            uvloop.run(_serve(sock, app, engines))
         except KeyboardInterrupt:
             return 0
         finally:
