@@ -4,6 +4,7 @@ PYTHON ?= python3
 
 VENV  := .venv
 DEMO  := .venv-demo
+PEERS := .venv-peers
 BIN   := $(VENV)/bin
 TOOLS := $(CURDIR)/.tools/bin
 LOCK  := .ci/constraints.txt
@@ -16,7 +17,7 @@ export PATH := $(TOOLS):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint types contract fmt render live scale bench coverage tools lock clean python
+.PHONY: help setup demo test lint types contract fmt render live scale bench benchlive coverage tools lock clean python
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,8 +55,14 @@ live: setup ## tests against a real vLLM; opt-in
 scale: setup tools ## a thousand sidecars in one real Prometheus; opt-in, minutes and gigabytes
 	$(BIN)/pytest -m scale -s
 
-bench: setup ## the budgets alone
-	$(BIN)/pytest -m benchmark
+bench: setup tools ## what watching costs, against its budgets: one table, and a line more in .benchmarks/; minutes
+	@test -x $(PEERS)/bin/pip || $(PYTHON) -m venv $(PEERS)
+	@for peer in vllm-metrics-monitor vllm-doctor; do \
+	  $(PEERS)/bin/pip install --quiet $$peer || echo "$$peer can't be installed here: not compared" >&2; done
+	$(BIN)/python -m tests.benchmarks.run --peers $(PEERS)/bin
+
+benchlive: setup ## what watching costs a real vLLM under load; opt-in
+	$(BIN)/python -m tests.benchmarks.live
 
 coverage: setup tools ## the tests with branch coverage
 	$(BIN)/pytest -m "not live and not scale and not benchmark" --cov --cov-report=term --cov-report=html
@@ -73,7 +80,7 @@ lock: python ## refresh the pinned versions from the newest releases
 	rm -rf .venv-lock
 
 clean: ## remove everything that was built or fetched
-	rm -rf .venv .venv-demo .venv-lock .tools build dist htmlcov .coverage .coverage.* .benchmarks \
+	rm -rf .venv .venv-demo .venv-lock .venv-peers .tools build dist htmlcov .coverage .coverage.* .benchmarks \
 	  .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find kvwatch tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
@@ -59,23 +60,47 @@ def watched(urls: Sequence[str], seconds: float, *, pid: int, narrow: str = "aut
     return asyncio.run(_watched(urls, seconds, pid, narrow))
 
 
+def keep_watching(url: str, spans: Sequence[float]) -> Iterator[float]:
+    """Watches a server for so many seconds of a clock that is turned, and again; after each the size of this process,
+    MiB."""
+
+    async def watch(span: float) -> None:
+        await _poll(store, target, settings, span)
+
+    log.set_up("json", "error", io.StringIO())
+    settings, store = _prepared([url], "auto")
+    (target,) = settings.targets
+    for span in spans:
+        asyncio.run(watch(span))
+        yield rss_mib(os.getpid())
+
+
 async def _watched(urls: Sequence[str], seconds: float, pid: int, narrow: str) -> Watched:
     log.set_up("json", "error", io.StringIO())
+    settings, store = _prepared(urls, narrow)
+    own, server = process_time(), cpu_s(pid)
+    for target in settings.targets:
+        await _poll(store, target, settings, seconds)
+    spent = process_time() - own, cpu_s(pid) - server
+    return Watched(seconds * len(urls), *spent, tuple(store.states().values()))
+
+
+def _prepared(urls: Sequence[str], narrow: str) -> tuple[Settings, Store]:
+    """Settings with more time for an answer than anyone has in production: the machine may be busy."""
     targets = [TargetSettings(name=f"t{n}", url=url) for n, url in enumerate(urls)]
     settings = Settings.model_validate({"targets": targets, "narrow": narrow, "max_interval_s": 1.0})
-    settings = settings.model_copy(
-        update={"timeout_s": 60.0}
-    )  # of real seconds, on a machine that may be busy
-    store = Store(initial(one.name, settings.policy(one)) for one in targets)
-    own, server = process_time(), cpu_s(pid)
-    for target in targets:
-        async with client_for(target) as client:
-            clock = TurnedClock(seconds)
-            scraper = Scraper(target, settings, client)
-            poller = Poller(store.state(target.name), scraper, store, clock, settings)
-            polling = asyncio.create_task(poller.run())
-            await clock.reached.wait()
-            polling.cancel()
-            await asyncio.gather(polling, return_exceptions=True)
-    spent = process_time() - own, cpu_s(pid) - server
-    return Watched(seconds * len(targets), *spent, tuple(store.states().values()))
+    settings = settings.model_copy(update={"timeout_s": 60.0})
+    return settings, Store(initial(one.name, settings.policy(one)) for one in targets)
+
+
+async def _poll(store: Store, target: TargetSettings, settings: Settings, seconds: float) -> None:
+    """Polls a target from its state on; as time does, the clock goes on from there."""
+    async with client_for(target) as client:
+        clock, state = TurnedClock(), store.state(target.name)
+        clock.time = 1000.0 if state.now is None else state.now + 1.0
+        clock.go_on(seconds)
+        poller = Poller(state, Scraper(target, settings, client), store, clock, settings)
+        polling = asyncio.create_task(poller.run())
+        await clock.reached.wait()
+        polling.cancel()
+        await asyncio.gather(polling, return_exceptions=True)
