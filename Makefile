@@ -17,10 +17,10 @@ export PATH := $(TOOLS):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint types contract fmt render live scale bench benchlive coverage tools lock clean python
+.PHONY: help setup demo test lint types contract fmt render live scale bench bench-live coverage tools lock clean python
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "PYTHON=… chooses the interpreter (3.11 or newer; now: $(PYTHON)). It counts when a venv is made: 'make clean' first."
 
@@ -61,8 +61,8 @@ bench: setup tools ## what watching costs, against its budgets: one table, and a
 	  $(PEERS)/bin/pip install --quiet $$peer || echo "$$peer can't be installed here: not compared" >&2; done
 	$(BIN)/python -m tests.benchmarks.run --peers $(PEERS)/bin
 
-benchlive: setup ## what watching costs a real vLLM under load; opt-in
-	$(BIN)/python -m tests.benchmarks.live
+bench-live: setup ## what watching costs a real vLLM under load; opt-in: LIVE="--url … --pid …"
+	$(BIN)/python -m tests.benchmarks.live $(LIVE)
 
 coverage: setup tools ## the tests with branch coverage
 	$(BIN)/pytest -m "not live and not scale and not benchmark" --cov --cov-report=term --cov-report=html
