@@ -130,7 +130,7 @@ def serving(asks: int = 300) -> Iterator[Row]:
                     continue
                 time.sleep(_WARM_UP_S)
                 before = cpu_s(watcher.pid)
-                with httpx.Client(timeout=10) as client:
+                with httpx.Client(timeout=60) as client:
                     for n in range(asks):
                         start = time.perf_counter()
                         client.get(mine).raise_for_status()

@@ -11,6 +11,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from tests.benchmarks import measures
+from tests.benchmarks.instructions import counted
 from tests.benchmarks.rows import HISTORY, Row, remember, table
 
 
@@ -27,6 +28,7 @@ def main() -> int:
     }
     every: dict[str, Callable[[], Iterator[Row]]] = {
         "parsing": measures.parsing,
+        "instructions": counted,
         "server": lambda: map(measures.inside_the_server, (1, 8)),
         "beside": partial(measures.beside_others, peers),
         "serving": measures.serving,
@@ -38,8 +40,9 @@ def main() -> int:
         options.error(f"no measure {unknown[0]!r}; there are {', '.join(every)}")
     rows: list[Row] = []
     for name in tqdm(chosen.only or every, disable=not sys.stderr.isatty(), unit="measure"):
-        rows += every[name]()
-        print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
+        for row in every[name]():
+            rows.append(row)
+            print(table([row]).splitlines()[-1], file=sys.stderr, flush=True)
     remember(rows)
     print(table(rows))
     print(f"\nremembered in {HISTORY}")
