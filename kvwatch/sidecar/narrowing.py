@@ -54,6 +54,8 @@ class Narrowing:
         """How many series each name had on the last good page, whole or narrowed."""
         self._wanted: dict[Pace, tuple[Sequence[str], tuple[str, ...]]] = {}
         """By pace, what was exposed and which names of it are asked for: the same until the next whole page."""
+        self._lines: Mapping[tuple[str, ...], list[bytes]] = {}
+        """By what was asked for, the name at each line of the last narrowed answer that lacked nothing."""
         self._whole: bytes | None = None
         """A whole page of which the series are not counted yet: nobody may ever need them."""
 
@@ -116,16 +118,26 @@ class Narrowing:
         if not self.in_use or names is None:
             return ""
         if isinstance(outcome, Scrape):
-            if self._whole is not None:
-                self._series, self._whole = series_of(self._whole), None
-            there = series_of(outcome.body)
-            fewer = lacking(there, self._series, names)
-            if not fewer:
-                self._series = {**self._series, **there}
-            return _lacks("names asked for in whole or in part", fewer) if fewer else ""
+            return self._fewer(outcome.body, tuple(names))
         if is_late(outcome):
             return f"{self._late} in a row: {outcome.detail}" if self._late >= _LATE_IN_A_ROW else ""
         return outcome.detail if outcome.kind in _AGAIN else ""
+
+    def _fewer(self, body: bytes, names: tuple[str, ...]) -> str:
+        """Of which names a narrowed answer has fewer series than the last good page; empty if of none."""
+        found = _NAMES.findall(body)
+        if self._whole is not None:
+            self._series, self._whole, self._lines = series_of(self._whole), None, {}
+        elif found == self._lines.get(names):
+            return ""  # line by line what the answer before had
+        there = _counted(found)
+        fewer = lacking(there, self._series, names)
+        if fewer:
+            return _lacks("names asked for in whole or in part", fewer)
+        series = {**self._series, **there}
+        kept = self._lines if series == self._series else {}  # of which no more is expected since
+        self._series, self._lines = series, {**kept, names: found}
+        return ""
 
 
 def is_late(outcome: Outcome) -> bool:
@@ -142,7 +154,11 @@ def complete(state: State) -> bool:
 
 def series_of(body: bytes) -> Mapping[str, int]:
     """How many samples of each name a page has."""
-    return Counter(name.decode("ascii", "replace") for name in _NAMES.findall(body))
+    return _counted(_NAMES.findall(body))
+
+
+def _counted(found: Iterable[bytes]) -> Mapping[str, int]:
+    return Counter(name.decode("ascii", "replace") for name in found)
 
 
 def lacking(there: Mapping[str, int], expected: Mapping[str, int], names: Iterable[str]) -> list[str]:

@@ -115,16 +115,16 @@ def turn(live: Live, every: float | None, seconds: float) -> Served:
     return served
 
 
+def number(served: Served, of: str) -> float:
+    """One number of a turn, seconds."""
+    if of == "server":
+        return served.server_s / served.tokens
+    seconds = sorted(served.first if of == "TTFT" else served.between)
+    return seconds[int(len(seconds) * (0.99 if of == "p99 ITL" else 0.5))]
+
+
 def rows(found: dict[str, list[Served]]) -> Iterator[Row]:
-    """Medians over turns, each watch beside none."""
-
-    def middle(how: str, of: str) -> float:
-        if of == "server":
-            return median(one.server_s / one.tokens for one in found[how])
-        seconds = [sorted(one.first if of == "TTFT" else one.between) for one in found[how]]
-        share = 0.99 if of == "p99 ITL" else 0.5
-        return median(one[int(len(one) * share)] for one in seconds)
-
+    """Each turn beside that of its round that was not watched: the median of these ratios, and all of them."""
     for how, turns in found.items():
         if how == "not watched":
             continue
@@ -134,15 +134,16 @@ def rows(found: dict[str, list[Served]]) -> Iterator[Row]:
             ("p99 ITL", "p99 of the time between tokens"),
             ("TTFT", "median time to first token"),
         ):
-            alone, watched = middle("not watched", of), middle(how, of)
-            spread = [one.server_s / one.tokens for one in found["not watched"]]
-            noise = (
-                f"; turns alone {min(spread) * 1e3:.3f} to {max(spread) * 1e3:.3f}" if of == "server" else ""
-            )
-            detail = f"not watched {alone * 1e3:.3f} ms, watched {watched * 1e3:.3f} ms{noise}"
-            yield Row(f"live vLLM {how} / not watched: {name}", watched / alone, "", detail)
+            alone = [number(one, of) for one in found["not watched"]]
+            watched = [number(one, of) for one in turns]
+            ratios = [one / other for one, other in zip(watched, alone, strict=True)]
+            told = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+            detail = f"medians {median(alone) * 1e3:.2f} and {median(watched) * 1e3:.2f} ms; by round {told}"
+            yield Row(f"live vLLM, watched {how} / not watched: {name}", median(ratios), "", detail)
         own = median(one.watcher_s / one.seconds for one in turns)
-        yield Row(f"live vLLM {how}: processor time of kvwatch", own * 1e3, "ms/s", f"{len(turns)} turns")
+        yield Row(
+            f"live vLLM, watched {how}: processor time of kvwatch", own * 1e3, "ms/s", f"{len(turns)} turns"
+        )
 
 
 def main() -> int:
