@@ -158,9 +158,10 @@ def main() -> int:
     found: dict[str, list[Served]] = {how: [] for how in WATCHES}
     live = Live(chosen.url, chosen.pid, model, chosen.clients)
     turn(live, None, chosen.seconds / 2)  # its caches are warm from here on
-    for _ in tqdm(range(chosen.rounds), disable=not sys.stderr.isatty(), unit="round"):
-        for how, every in WATCHES.items():
-            found[how].append(turn(live, every, chosen.seconds))
+    for n in tqdm(range(chosen.rounds), disable=not sys.stderr.isatty(), unit="round"):
+        first = n % len(WATCHES)  # who comes first in a round changes
+        for how in (*list(WATCHES)[first:], *list(WATCHES)[:first]):
+            found[how].append(turn(live, WATCHES[how], chosen.seconds))
     told = list(rows(found))
     remember(told)
     print(table(told))

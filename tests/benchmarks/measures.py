@@ -49,13 +49,13 @@ def parsing(turns: int = 3) -> Iterator[Row]:
     )
 
 
-def inside_the_server(engines: int, *, seconds: float = 600.0, turns: int = 2) -> Row:
+def inside_the_server(engines: int, *, seconds: float = 300.0, turns: int = 2) -> Row:
     """Processor time of the watched server per watched second, narrowed against whole. Everything counts that kvwatch
     asks for in that time: buckets every 15 s, whole pages, facts."""
     narrow = whole = math.inf
     with replica(engines=engines) as server:
         for _ in range(turns):
-            for mode, span in (("auto", seconds), ("never", seconds / 12)):
+            for mode, span in (("auto", seconds), ("never", seconds / 10)):
                 found = watched([server.url], span, pid=server.process.pid, narrow=mode)
                 cost = found.server_s / found.seconds
                 narrow, whole = (min(narrow, cost), whole) if mode == "auto" else (narrow, min(whole, cost))
@@ -68,7 +68,7 @@ def inside_the_server(engines: int, *, seconds: float = 600.0, turns: int = 2) -
     )
 
 
-def beside_others(peers: Mapping[str, Path], seconds: float = 60.0) -> Iterator[Row]:
+def beside_others(peers: Mapping[str, Path], seconds: float = 45.0) -> Iterator[Row]:
     """kvwatch, a real Prometheus and other watchers, all at once, each polling the same server."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as running:
         folder = Path(name)
@@ -154,7 +154,7 @@ def an_hour() -> Iterator[Row]:
     yield Row("resident memory after an hour, 8 engines", minutes[-1], "MiB", detail, 80)
 
 
-def by_engines(seconds: float = 60.0) -> Iterator[Row]:
+def by_engines(seconds: float = 30.0) -> Iterator[Row]:
     """Processor time of kvwatch by engines of one server, and by servers of one engine; draws a graph."""
     engines, targets = {}, {}
     for count in ENGINES:
