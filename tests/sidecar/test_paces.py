@@ -8,6 +8,7 @@ from functools import cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvwatch.core.lifecycle import Lifecycle
 from kvwatch.core.outcome import Scrape
 from kvwatch.core.pipeline import advance, next_pace
 from kvwatch.core.state import State, initial
