@@ -4,6 +4,7 @@ PYTHON ?= python3
 
 VENV  := .venv
 DEMO  := .venv-demo
+PEERS := .venv-peers
 BIN   := $(VENV)/bin
 TOOLS := $(CURDIR)/.tools/bin
 LOCK  := .ci/constraints.txt
@@ -17,7 +18,7 @@ export PATH := $(TOOLS):$(PATH)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint types contract fmt render plain preview live scale soak bench coverage tools lock hashes image-check sbom clean python
+.PHONY: help setup demo test lint types contract fmt render plain preview live scale soak bench bench-live coverage tools lock hashes image-check sbom clean python
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,8 +68,14 @@ soak: setup ## a day of samples in minutes, and half an hour beside a real vLLM 
 	@test -n "$(KVWATCH_LIVE_URL)" || echo "KVWATCH_LIVE_URL names no vLLM: that half is left out"
 	test -z "$(KVWATCH_LIVE_URL)" || $(BIN)/python tests/tools/soak.py "$(KVWATCH_LIVE_URL)" --for 1800 -o build/soak
 
-bench: setup ## the budgets alone
-	$(BIN)/pytest -m benchmark
+bench: setup tools ## what watching costs, against its budgets: one table, and a line more in .benchmarks/; minutes
+	@test -x $(PEERS)/bin/pip || $(PYTHON) -m venv $(PEERS)
+	@for peer in vllm-metrics-monitor vllm-doctor; do \
+	  $(PEERS)/bin/pip install --quiet $$peer || echo "$$peer can't be installed here: not compared" >&2; done
+	$(BIN)/python -m tests.benchmarks.run --peers $(PEERS)/bin
+
+bench-live: setup ## what watching costs a real vLLM under load; opt-in: LIVE="--url … --pid …"
+	$(BIN)/python -m tests.benchmarks.live $(LIVE)
 
 coverage: setup tools ## the tests with branch coverage
 	$(BIN)/pytest -m "not live and not scale and not benchmark" --cov --cov-report=term --cov-report=html
@@ -112,7 +119,7 @@ sbom: python ## kvwatch.cdx.json: what the image's environment holds, as Cyclone
 	rm -rf .venv-sbom .venv-image
 
 clean: ## remove everything that was built or fetched
-	rm -rf .venv .venv-demo .venv-lock .venv-sbom .venv-image .tools kvwatch.cdx.json build dist htmlcov .coverage .coverage.* .benchmarks \
+	rm -rf .venv .venv-demo .venv-lock .venv-sbom .venv-image .venv-peers .tools kvwatch.cdx.json build dist htmlcov .coverage .coverage.* .benchmarks \
 	  .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find kvwatch tests -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from kvwatch.core.outcome import Facts, Outcome, Pace, Scrape
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load
 from kvwatch.settings.target import overridden, parse_target, same_server
 
-_TARGET_FLAGS = (
+TARGET_FLAGS = (
     "token_file",
     "username",
     "password_file",
@@ -40,7 +40,17 @@ def add(parser: argparse.ArgumentParser, *more: str) -> None:
         help="where the server's metrics are; /metrics and http:// may be left out"
         " (default: the target of the settings, else http://localhost:8000/metrics)",
     )
-    for name in _TARGET_FLAGS:
+    add_target_flags(parser)
+    options.add_settings(parser, (*_SETTINGS, *more))
+
+
+def add_target_flags(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup, *, but: Collection[str] = ()
+) -> None:
+    """How to reach the server, and what it can't tell of itself; `but` names those that are left out."""
+    for name in TARGET_FLAGS:
+        if name in but:
+            continue
         described = TargetSettings.model_fields[name].description
         flag = f"--{name.replace('_', '-')}"
         if name == "insecure_tls":
@@ -49,7 +59,6 @@ def add(parser: argparse.ArgumentParser, *more: str) -> None:
             parser.add_argument(flag, metavar="REQUESTS", type=options.requests, help=described)
         else:
             parser.add_argument(flag, metavar=_PLACEHOLDER.get(name, "FILE"), help=described)
-    options.add_settings(parser, (*_SETTINGS, *more))
 
 
 def settings_of(args: argparse.Namespace) -> tuple[Settings, TargetSettings]:
@@ -62,7 +71,7 @@ def settings_of(args: argparse.Namespace) -> tuple[Settings, TargetSettings]:
     given = options.given(args)
     wrong: tuple[str, ...] = ()
     used = {"targets", *_SETTINGS} | (options.JUDGEMENT if hasattr(args, "thresholds") else set())
-    extra = {name: getattr(args, name) for name in _TARGET_FLAGS if getattr(args, name) is not None}
+    extra = {name: value for name in TARGET_FLAGS if (value := getattr(args, name)) is not None}
     if args.url is not None:
         asked, wrong = _configured(given, parse_target(args.url) | extra)
         given["targets"] = [asked]

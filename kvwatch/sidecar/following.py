@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from socket import gethostname
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -28,6 +29,7 @@ from kvwatch.sidecar.front import Gate
 from kvwatch.sidecar.gpus import GpuReader
 from kvwatch.sidecar.log import Complaints, say, set_up
 from kvwatch.sidecar.notify import TIMEOUT_S, Notifier, page_of
+from kvwatch.sidecar.pacing import start_of
 from kvwatch.sidecar.poller import Poller
 from kvwatch.sidecar.scrape import Scraper
 from kvwatch.sidecar.store import Store
@@ -143,6 +145,10 @@ class Follower:
 
     def _poll(self, target: TargetSettings, settings: Settings) -> Job:
         parts, file = self._parts, settings.log_of(target)
+        places = len(settings.targets), settings.interval_s
+        start = start_of(
+            settings.targets.index(target), *places, gethostname(), str(settings.port), target.url
+        )
 
         def begin(client: httpx.AsyncClient) -> Coroutine[Any, Any, None]:
             log = parts.follow(file) if file and parts.follow else None
@@ -155,6 +161,7 @@ class Follower:
                 random=Random(),  # noqa: S311 - jitter, no secret
                 gpus=parts.gpus.feed(),
                 log=log.newest if log else None,
+                start=start,
             )
             return _run(poller, log)
 

@@ -26,7 +26,7 @@ from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.gpus import Feed
 from kvwatch.sidecar.log import Complaints, Reachability, log_changes, log_narrowing
 from kvwatch.sidecar.narrowing import HELD, Narrowing, fault_of, is_late, same_lack
-from kvwatch.sidecar.pacing import Backoff, DutyCycle, Rhythm
+from kvwatch.sidecar.pacing import AT_ONCE, Backoff, DutyCycle, Rhythm, Start
 from kvwatch.sidecar.redact import redacted
 from kvwatch.sidecar.store import FailedScrape, Store
 from kvwatch.sidecar.throttle import Comings
@@ -71,6 +71,7 @@ class Poller:
         judge: Judge = advance,
         gpus: Feed | None = None,
         log: Callable[[], LogVerdict | None] | None = None,
+        start: Start = AT_ONCE,
     ) -> None:
         self.target = state.target
         self._state = state
@@ -80,6 +81,7 @@ class Poller:
         self._judge = judge
         self._gpus = gpus
         self._log = log
+        self._start = start
         self._aside = Aside("judge a large page")
         self._narrowing = Narrowing(settings.narrow)
         self._duty = DutyCycle(settings.interval_s, settings.max_interval_s, settings.duty_cycle)
@@ -95,8 +97,10 @@ class Poller:
 
     async def run(self) -> None:
         """Polls until cancelled."""
-        rhythm = Rhythm(self._clock.now())
         try:
+            if self._start.first_s > 0:
+                await self._clock.sleep(self._start.first_s)
+            rhythm = Rhythm(self._clock.now(), self._duty.interval_s * (self._start.phase - 0.5))
             while True:
                 started = self._clock.now()
                 good = False
@@ -227,7 +231,7 @@ class Poller:
         answer = await self._source.scrape(Pace.FULL, names)
         if self._narrowing.postponed(answer, now):
             return
-        fault = fault_of(self._state.policy.vocabulary, page.body, answer)
+        fault = fault_of(self._state.policy.vocabulary, page.body, names, answer)
         if self._narrowing.probed(self._state, not fault, now):
             why = redacted(fault or HELD, self._source.secrets)
             log_narrowing(self.target, in_use=not fault, why=why)

@@ -12,6 +12,7 @@ Theory of operation
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from kvwatch.settings import Settings, TargetSettings
 
 USER_AGENT = f"kvwatch/{__version__}"
+_PAGE = "text/plain; version=0.0.4"
+_KEPT = 16
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -67,6 +70,8 @@ class Scraper:
         near = is_loopback(urlsplit(target.url).hostname or "")
         self._encoding = "identity" if near else "gzip"
         self._moved: str | None = None
+        self._urls: dict[tuple[str, ...], str] = {}
+        self._requests: dict[tuple[str, str], httpx.Request] = {}
         self._credentials = credentials_of(target, "the target's")
         self.secrets = self._credentials.secrets
 
@@ -110,17 +115,14 @@ class Scraper:
         return headers | self._credentials.headers
 
     async def _page(self, names: Sequence[str] | None) -> _Answer:
-        headers = self._headers("text/plain; version=0.0.4")
-        url = self._moved or self._target.url
-        if names is not None:
-            url = narrowed_url(self._target.url, names)
-        answer = await self._get(url, headers, self._limit)
+        url = self._narrowed(tuple(names)) if names is not None else self._moved or self._target.url
+        answer = await self._get(self._request(url, _PAGE), self._limit)
         if answer.status in _REDIRECTS:
             there = _same_origin(url, answer.headers.get("location", ""))
             if there is None:
                 detail = f"the answer is a redirect ({answer.status}) to another host, which is not followed"
                 raise BadBody(Failure.HTTP_STATUS, detail, answer.body)
-            answer = await self._get(there, headers, self._limit)
+            answer = await self._get(self._request(there, _PAGE), self._limit)
             if names is None and answer.status == 200:
                 self._moved = there
         if answer.status != 200:
@@ -128,17 +130,37 @@ class Scraper:
             raise BadBody(Failure.HTTP_STATUS, f"the answer is HTTP status {answer.status}", answer.body)
         return answer
 
-    async def _get(self, url: str, headers: dict[str, str], limit: int) -> _Answer:
+    def _narrowed(self, names: tuple[str, ...]) -> str:
+        """Where these names are asked for; there are but a few such addresses, and they are kept."""
+        if names not in self._urls:
+            if len(self._urls) >= _KEPT:
+                self._urls.clear()
+            self._urls[names] = narrowed_url(self._target.url, names)
+        return self._urls[names]
+
+    def _request(self, url: str, accept: str) -> httpx.Request:
+        """A request, built once and sent again and again: httpx looks at each character of an address, and at each
+        header."""
+        if (url, accept) not in self._requests:
+            if len(self._requests) >= _KEPT:
+                self._requests.clear()
+            headers = self._headers(accept)
+            self._requests[url, accept] = self._client.build_request(
+                "GET", url, headers=headers, timeout=self._timeouts
+            )
+        return self._requests[url, accept]
+
+    async def _get(self, request: httpx.Request, limit: int) -> _Answer:
         """GET; once more, on a new connection, if the one kept open turns out to be closed."""
         try:
-            return await self._fetch(url, headers, limit)
+            return await self._fetch(request, limit)
         except httpx.RemoteProtocolError as error:
             if "without sending a response" not in str(error):
                 raise
-            return await self._fetch(url, headers, limit)
+            return await self._fetch(request, limit)
 
-    async def _fetch(self, url: str, headers: dict[str, str], limit: int) -> _Answer:
-        async with self._client.stream("GET", url, headers=headers, timeout=self._timeouts) as answer:
+    async def _fetch(self, request: httpx.Request, limit: int) -> _Answer:
+        async with contextlib.aclosing(await self._client.send(request, stream=True)) as answer:
             good = answer.status_code == 200
             try:
                 decoder = Decoder(
@@ -155,7 +177,7 @@ class Scraper:
 
     async def _fact(self, url: str) -> Answers:
         """The JSON at a URL of the server."""
-        answer = await self._get(url, self._headers("application/json"), 1 << 20)
+        answer = await self._get(self._request(url, "application/json"), 1 << 20)
         return answer.status, answer.body
 
 

@@ -60,6 +60,22 @@ def kvwatch(
         yield running
 
 
+@contextmanager
+def prometheus_process(folder: Path, target: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A real Prometheus as a process, that only scrapes `target` (host:port), every second."""
+    config = folder / "scraping.yml"
+    scrape = {"job_name": "vllm", "static_configs": [{"targets": [target]}]}
+    config.write_text(yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": [scrape]}))
+    command = (
+        "prometheus",
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder / 'scraped'}",
+        f"--web.listen-address=127.0.0.1:{free_port()}",
+    )
+    with process(folder / "scraping.log", *command) as running:
+        yield running
+
+
 class Prometheus:
     """A real Prometheus to ask."""
 
