@@ -32,7 +32,7 @@ def symptoms(found: Explanation) -> dict[str, str]:
         ("0.32.0/logs/server-c-kv-saturation", {"kv_thrashing": "medium", "kv_exhausted": "high"}),
         ("0.10.2/logs/server-c-kv-saturation", {"kv_thrashing": "medium", "kv_exhausted": "medium"}),
         ("0.9.2/logs/server-c-kv-saturation", {"kv_thrashing": "medium", "kv_exhausted": "high"}),
-        ("0.8.5-v0/logs/server-c-kv-saturation", {"kv_exhausted": "medium"}),
+        ("0.8.5-v0/logs/server-c-kv-saturation", {"kv_thrashing": "medium", "kv_exhausted": "medium"}),
         ("0.9.2/logs/server-x-engine-died", {"engine_stalled": "medium", "kv_exhausted": "medium"}),
         ("0.32.0/logs/server-i-restart", {}),
     ],
@@ -117,6 +117,34 @@ def test_preemptions_that_v0_prints_are_counted(explain: Explain) -> None:
     (thrashing,) = [one for one in found.symptoms if one.symptom == "kv_thrashing"]
     assert thrashing.confidence == "high"
     assert thrashing.evidence["preemptions"] >= 50
+
+
+@pytest.mark.parametrize("word", ["total_num_cumulative_preemption", "total_cumulative_preemption_cnt"])
+def test_preemptions_count_for_the_line_before_them_for_all_may_be_over_at_the_next(
+    word: str, explain: Explain
+) -> None:
+    """Both spellings of v0; requests finished are in no line, so they are estimated, and never said to be none."""
+    v0 = (
+        "INFO 05-05 10:20:{:02} metrics.py:345] Avg prompt throughput: 600.0 tokens/s, Avg generation throughput: 60.0"
+        " tokens/s, Running: {} reqs, Swapped: 0 reqs, Pending: {} reqs, GPU KV cache usage: {}%, CPU KV cache usage: 0.0%."
+    )
+    lost = "WARNING 05-05 10:20:{:02} scheduler.py:1] Sequence group 1 is preempted. {}={}"
+    lines = [v0.format(0, 5, 0, 60.0), lost.format(4, word, 1)]
+    lines += [v0.format(at, 5, 18, 99.0) for at in (5, 10, 15, 20, 25, 30)]
+    found = explain([*lines, lost.format(32, word, 51), v0.format(42, 0, 0, 0.0)])
+    assert symptoms(found) == {"kv_thrashing": "medium", "kv_exhausted": "medium"}
+    evidence = found.symptoms[0].evidence
+    assert (evidence["preemptions"], evidence["finished_requests"]) == (50, None)
+
+
+def test_preemptions_among_many_that_come_through_are_no_storm(explain: Explain) -> None:
+    """Thirty in two minutes, while tokens worth a thousand requests of the mean size were computed."""
+    size = "INFO 05-05 10:00:00 [kv_cache_utils.py:1] GPU KV cache size: 50,000 tokens"
+    more = ", Preemptions: 3"
+    lines = [line(100, 5, 99.0, prompt=20000.0, generated=20000.0, more=more) for _ in range(12)]
+    assert "kv_thrashing" not in symptoms(explain([size, *lines]))
+    slow = [line(100, 5, 99.0, prompt=200.0, generated=200.0, more=more) for _ in range(12)]
+    assert symptoms(explain([size, *slow]))["kv_thrashing"] == "medium"
 
 
 def test_deferred_requests_are_told_where_the_line_says_them(explain: Explain) -> None:
