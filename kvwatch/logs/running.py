@@ -88,17 +88,6 @@ def shown(statistics: Statistics, facts: Facts, *, begins: bool) -> list[Shown]:
     return findings.explained()
 
 
-def unclear(statistics: Statistics) -> str:
-    """Why the newest line tells nothing of what holds requests back, though some are there; empty if it does."""
-    newest = statistics.readings[-1] if statistics.readings else None
-    if newest is None or not (newest.parts.get("running") or newest.parts.get("waiting")):
-        return ""
-    lacking = [name for name in ("running", "waiting", "usage", "generation") if name not in newest.parts]
-    if not lacking:
-        return ""
-    return f"the lines do not show {', '.join(lacking)}: what requests wait for, and whether any move, can't be told"
-
-
 def _batches(readings: Sequence[Reading]) -> Iterator[Batch]:
     """Lines of several engines that belong together: until one of them speaks again."""
     held: dict[str, Reading] = {}

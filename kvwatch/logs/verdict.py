@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvwatch.logs import budget, causes, facts, flags, running, stages, statistics, story
@@ -12,7 +12,7 @@ from kvwatch.logs.advice import fine
 from kvwatch.logs.budget import Step
 from kvwatch.logs.facts import Facts
 from kvwatch.logs.lines import Finder
-from kvwatch.logs.notes import asides
+from kvwatch.logs.notes import asides, few_slots, stuck, unclear
 from kvwatch.logs.running import Shown
 from kvwatch.logs.stages import Stage
 from kvwatch.logs.story import Found, Story
@@ -179,7 +179,12 @@ def _explained(told: Story, notes: list[str], starts: int, lines: int) -> Explan
     notes += asides(told, said, found)
     row = causes.BY_VERDICT[verdict]
     symptoms = running.shown(told.statistics, said, begins=told.begins)
-    unseen = running.unclear(told.statistics)
+    if hint := few_slots(told.statistics, said):
+        symptoms = [
+            replace(one, actions=(hint, *one.actions)) if one.symptom == "sequence_limited" else one
+            for one in symptoms
+        ]
+    unseen = unclear(told.statistics)
     if unseen and not symptoms:
         notes.append(unseen)
     told_of = {one.symptom: one.evidence for one in symptoms}
@@ -196,7 +201,7 @@ def _explained(told: Story, notes: list[str], starts: int, lines: int) -> Explan
         row.meaning(said),
         {name: value for name, value in said.items() if name not in _NOT_SHOWN},
         tuple(dict.fromkeys(_evidence(told, found, said, verdict, later))),
-        tuple(row.actions(said)) if later is None else tuple(_AFTER_DEATH),
+        _AFTER_DEATH if later else tuple(row.actions(said)) or stuck(told.statistics),
         budget.waterfall(said),
         tuple(symptoms),
         tuple(notes),

@@ -250,6 +250,51 @@ def test_fp8_is_not_advised_where_it_is_on(explain: Explain) -> None:
     assert "pipeline parallelism" in advice
 
 
+def test_a_pool_that_was_large_enough_before_is_found_again_before_the_length_is_cut(
+    explain: Explain,
+) -> None:
+    """What took the rest is the trial batch, if it follows the length."""
+    before = "INFO 05-05 09:00:00 [gpu_worker.py:1] Available KV cache memory: 11.5 GiB"
+    assert explain([before, LONG_V1]).actions[0].startswith("turn chunked prefill on")
+    smaller = before.replace("11.5", "9.0")
+    assert explain([smaller, LONG_V1]).actions[0].startswith("set --max-model-len to 32720")
+
+
+def test_with_pipeline_parallelism_the_length_that_is_proposed_is_not_the_limit(explain: Explain) -> None:
+    """Said first where the log shows the option, as a condition where it shows none, and not where it shows others."""
+    args = "INFO 05-05 10:00:00 [utils.py:3] non-default args: {{'model': 'm'{}}}"
+    first = explain([args.format(", 'pipeline_parallel_size': 2"), LONG_V1]).actions[0]
+    assert first.startswith("with pipeline parallelism")
+    assert "131,235 bytes a token" in first
+    assert explain([LONG_V1]).actions[1].startswith("if it runs with pipeline parallelism")
+    assert "pipeline" not in " ".join(explain([args.format(""), LONG_V1]).actions)
+
+
+def test_a_log_without_options_does_not_say_that_the_cache_is_not_fp8(explain: Explain) -> None:
+    assert "if it is not that already" in " ".join(explain([LONG_V1]).actions)
+    args = "INFO 05-05 10:00:00 [utils.py:3] non-default args: {'model': 'm'}"
+    assert "if it is not that already" not in " ".join(explain([args, LONG_V1]).actions)
+
+
+def test_what_a_desktop_holds_is_left_alone_and_a_forgotten_server_is_not(explain: Explain) -> None:
+    small = BUSY.replace("20.1/39.4", "7.1/7.9").replace("(0.85, 33.49 GiB)", "(0.95, 7.5 GiB)")
+    assert explain([small]).actions[0].startswith("set --gpu-memory-utilization to 0.89 or less")
+    assert explain([BUSY]).actions[0].startswith("find what holds 19.3 GiB")
+
+
+def test_fewer_weights_are_advised_where_they_are_what_leaves_no_room(explain: Explain) -> None:
+    error = "ValueError: No available memory for the cache blocks. Try increasing it"
+    budget = (
+        "INFO worker.py:267] the current vLLM instance can use total_gpu_memory (24.00GiB) x gpu_memory_utilization"
+        " (0.50) = 12.00GiB"
+    )
+    weights = "INFO model_runner.py:1] Loading model weights took {} GB"
+    assert any("if the log says" in action for action in explain([error]).actions)
+    assert not any("fewer weights" in a for a in explain([budget, weights.format("1.0"), error]).actions)
+    large = explain([budget, weights.format("11.0"), error]).actions
+    assert any(action.startswith("have fewer weights") for action in large)
+
+
 def test_the_budget_is_a_waterfall(explain: Explain) -> None:
     steps = [(step.gib, step.takes) for step in explain(CASES["tight"][0]).budget]
     assert steps == [(40.0, False), (36.0, False), (33.0, True), (0.5, True), (0.5, True), (2.0, False)]

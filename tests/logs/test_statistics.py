@@ -147,6 +147,24 @@ def test_preemptions_among_many_that_come_through_are_no_storm(explain: Explain)
     assert symptoms(explain([size, *slow]))["kv_thrashing"] == "medium"
 
 
+def test_few_that_run_in_an_empty_cache_are_first_asked_for_what_else_holds_the_others(
+    explain: Explain,
+) -> None:
+    lines = [line(1, 3, 3.0, generated=45.0)]
+    (limited,) = explain(lines).symptoms
+    assert (limited.symptom, "--max-loras" in limited.actions[0]) == ("sequence_limited", True)
+    args = "INFO 05-05 10:00:00 [utils.py:3] non-default args: {'max_num_seqs': 1}"
+    (limited,) = explain([args, *lines]).symptoms
+    assert limited.actions[0].startswith("raise --max-num-seqs")
+
+
+def test_a_queue_of_which_nothing_runs_is_told_what_to_do_though_the_line_is_short(explain: Explain) -> None:
+    found = explain(["Running: 0 reqs, Waiting: 2 reqs"])
+    assert (found.code, found.symptoms) == (2, ())
+    assert "can never be scheduled" in found.actions[1]
+    assert explain(["Running: 3 reqs, Waiting: 2 reqs"]).actions == ()
+
+
 def test_deferred_requests_are_told_where_the_line_says_them(explain: Explain) -> None:
     found = explain([line(4, 9, 20.0, prompt=10.0, generated=100.0, more=", Deferred: 8 reqs")])
     assert symptoms(found) == {"requests_deferred": "low"}
