@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from kvwatch.logs.advice import pool
 from kvwatch.logs.facts import Facts
+from kvwatch.logs.stages import Stage
 from kvwatch.logs.statistics import Statistics
 from kvwatch.logs.story import Found, Story
 
@@ -25,7 +26,37 @@ def asides(told: Story, said: Facts, found: Found | None) -> Iterator[str]:
             f"elsewhere in the log {before:g} GiB were there for the cache, here {there:g} GiB: find out what took"
             " the rest (the trial batch, if it follows --max-model-len)"
         )
+    for one in told.causes:
+        if outlived(told, one):
+            yield f"line {one.line} has an error, and the server ran before and after it: taken for a quoted one"
     yield from _on_statistics(told.statistics)
+
+
+def outlived(told: Story, found: Found) -> bool:
+    """Whether the server ran before an error and after it, so that it ended no start: a prompt may quote it."""
+    readings = told.statistics.readings
+    return found.running and told.wrapper is None and bool(readings) and readings[-1].number > found.line
+
+
+def unfinished(told: Story) -> str:
+    """What to know where a log ends in the middle of a start, without an error; empty if it does not."""
+    failed = told.causes or told.weak or told.wrapper or told.other
+    if failed or told.ended or not told.begins or not Stage.NONE < told.stage < Stage.CAPTURED:
+        return ""
+    return (
+        f"the log ends {_WHILE[told.stage]}: it goes on elsewhere, the start is not over yet, or the process was"
+        " killed without a word (memory of the host: dmesg, kubectl describe pod, exit code 137)"
+    )
+
+
+_WHILE = {
+    Stage.BEGUN: "when the start has only begun",
+    Stage.LOADING: "while the model is loaded",
+    Stage.LOADED: "when the model is loaded, before the memory for the cache is known",
+    Stage.PROFILED: "before the cache is made",
+    Stage.SIZED: "when the cache is made, before graphs are captured",
+    Stage.CAPTURING: "while graphs are captured",
+}
 
 
 _FEW_SLOTS = 4
