@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvwatch.capacity.defaults import ALWAYS, BY_MODEL_TYPE
 from kvwatch.capacity.errors import PlanError
 
 #: Where the part that generates text stands in the configuration of a model that sees or hears.
@@ -59,18 +60,30 @@ class Config:
         Raises:
             PlanError: it is absent and there is no default, or it is no such number.
         """
-        value = self.get(key, default)
+        value = self.get(key, default if (own := self._default(key)) is None else own)
         if value is None:
             raise PlanError(f"{key} is not in the configuration, and this model can't be reckoned without it")
         return _whole(key, value)
 
     def aliased(self, meaning: str) -> int | None:
-        """A number by its meaning (`ALIASES`); None if it is under none of the keys."""
+        """A number by its meaning (`ALIASES`), its class's default included; None if it is under none of the keys."""
         for key in ALIASES[meaning]:
             value = self.text.get(key)
             if value is not None:
                 return _whole(key, value)
-        return None
+        return None if any(key in self.text for key in ALIASES[meaning]) else self._default(meaning)
+
+    def _default(self, name: str) -> int | None:
+        """What the configuration's class says of a meaning or a key; None if it says nothing."""
+        kind = self.text.get("model_type")
+        found = BY_MODEL_TYPE.get(kind, {}).get(name) if isinstance(kind, str) else None
+        if found is None or name in self.text or not (self.nested or name in ALWAYS or name not in ALIASES):
+            return None
+        key = ALIASES[name][0] if name in ALIASES else name
+        note = f"{key} is not in the configuration: {found}, the default of {kind}"
+        if note not in self.notes:
+            self.notes.append(note)
+        return found
 
     def needed(self, meaning: str) -> int:
         """A number by its meaning, above 0.

@@ -44,6 +44,11 @@ FAMILIES: tuple[Family, ...] = (
             "MiMoForCausalLM", "MiniCPMForCausalLM", "MiniMaxM2ForCausalLM", "NemotronForCausalLM",
             "OlmoeForCausalLM", "OPTForCausalLM", "OrionForCausalLM", "SolarForCausalLM", "StableLmForCausalLM",
             "TeleChat2ForCausalLM", "TeleFLMForCausalLM", "Starcoder2ForCausalLM", "Olmo2ForCausalLM",
+            "Phi3VForCausalLM", "Phi4MMForCausalLM",
+            # run by vLLM on transformers' own classes
+            "CwmForCausalLM", "GlmForCausalLM", "GPTNeoXForCausalLM", "HunYuanDenseV1ForCausalLM",
+            "HunYuanMoEV1ForCausalLM", "OlmoForCausalLM", "PhiForCausalLM", "SeedOssForCausalLM",
+            "SmolLM3ForCausalLM",
         ),
     ),
     Family(
@@ -51,7 +56,7 @@ FAMILIES: tuple[Family, ...] = (
         layers.switched,
         ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"),
     ),
-    Family("attention, one KV head for all", layers.falcon, ("FalconForCausalLM",)),
+    Family("attention, one KV head for all", layers.falcon, ("FalconForCausalLM", "GPTBigCodeForCausalLM")),
     Family("attention, KV heads by group", layers.chatglm, ("ChatGLMModel", "ChatGLMForConditionalGeneration")),
     Family("attention", layers.dbrx, ("DbrxForCausalLM",)),
     Family("sliding window on all layers", layers.always(4096), ("MistralForCausalLM",)),
@@ -69,8 +74,9 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         "sliding window, one layer in four looks at everything",
         layers.alternating(4, 4096),
-        ("Exaone4ForCausalLM", "Olmo3ForCausalLM"),
+        ("Exaone4ForCausalLM", "Olmo3ForCausalLM", "ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM"),
     ),
+    Family("attention, KV heads by layer", layers.by_blocks, ("DeciLMForCausalLM",)),
     Family("sliding window on every second layer", layers.gpt_oss, ("GptOssForCausalLM",)),
     Family("chunked local attention", layers.chunked, ("Llama4ForCausalLM",)),
     Family("sliding window, last layers share caches", layers.shared(5), ("Gemma3nForCausalLM",)),
@@ -127,21 +133,29 @@ REFUSED: Mapping[str, str] = {
 #: Models that see or hear: what they look with keeps nothing, so the text part is what counts.
 WRAPPERS: frozenset[str] = frozenset(
     {
-        "AriaForConditionalGeneration", "Gemma3ForConditionalGeneration", "Gemma3nForConditionalGeneration",
+        "AriaForConditionalGeneration", "Cohere2VisionForConditionalGeneration", "DeepseekVLV2ForCausalLM",
+        "Gemma3ForConditionalGeneration", "Gemma3nForConditionalGeneration",
         "Gemma4ForConditionalGeneration", "Glm4vForConditionalGeneration", "Glm4vMoeForConditionalGeneration",
         "Idefics3ForConditionalGeneration", "InternVLChatModel", "InternVLForConditionalGeneration",
+        "Lfm2VlForConditionalGeneration",
         "KimiK25ForConditionalGeneration", "KimiVLForConditionalGeneration", "Llama4ForConditionalGeneration",
         "LlavaForConditionalGeneration", "LlavaNextForConditionalGeneration",
         "LlavaOnevisionForConditionalGeneration",
-        "Mistral3ForConditionalGeneration", "PaliGemmaForConditionalGeneration", "Qwen2VLForConditionalGeneration",
+        "Mistral3ForConditionalGeneration", "NemotronH_Nano_VL_V2", "PaliGemmaForConditionalGeneration",
+        "Qwen2VLForConditionalGeneration",
+        "Qwen2_5OmniForConditionalGeneration", "Qwen2_5OmniModel", "Qwen3OmniMoeForConditionalGeneration",
         "Qwen2_5_VLForConditionalGeneration", "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration",
         "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration", "SmolVLMForConditionalGeneration",
+        "UltravoxModel", "VoxtralForConditionalGeneration",
     }
 )  # fmt: skip
 #: `model_type` of a text part -> its architecture, where the configuration does not name one.
 BY_MODEL_TYPE: Mapping[str, str] = {
     "llama": "LlamaForCausalLM", "llama4_text": "Llama4ForCausalLM", "mistral": "MistralForCausalLM",
     "ministral3": "Ministral3ForCausalLM", "mixtral": "MixtralForCausalLM", "qwen2": "Qwen2ForCausalLM",
+    "aria_text": "LlamaForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM",
+    "qwen2_5_omni_text": "Qwen2ForCausalLM", "qwen3_omni_moe_text": "Qwen3MoeForCausalLM",
+    "granite": "GraniteForCausalLM", "lfm2": "Lfm2ForCausalLM", "nemotron_h": "NemotronHForCausalLM",
     "qwen2_vl": "Qwen2ForCausalLM", "qwen2_vl_text": "Qwen2ForCausalLM", "qwen2_5_vl": "Qwen2ForCausalLM",
     "qwen2_5_vl_text": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_vl_text": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM", "qwen3_vl_moe_text": "Qwen3MoeForCausalLM",

@@ -184,6 +184,22 @@ def chatglm(config: Config) -> Layers:
     return tuple((attention(config, kv_heads=heads, head_dim=size),) for _ in range(config.layers))
 
 
+def by_blocks(config: Config) -> Layers:
+    """Nemotron NAS: `block_configs` says of each layer how many query heads share a KV head, or that none attends."""
+    blocks = config.listed("block_configs")
+    if blocks is None:
+        raise PlanError("block_configs is not in the configuration")
+    found: list[tuple[Cache, ...]] = []
+    for block in blocks:
+        own = block["attention"]
+        if own.get("no_op") or own.get("replace_with_linear"):
+            found.append(())
+        else:
+            heads = config.needed("heads") // own["n_heads_in_group"]
+            found.append((attention(config, kv_heads=heads),))
+    return tuple(found)
+
+
 def dbrx(config: Config) -> Layers:
     own = config.get("attn_config")
     heads = own.get("kv_n_heads") if isinstance(own, dict) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from kvwatch.capacity.caches import GROWING, Cache, Demand, Kind, Model
+from kvwatch.capacity.caches import GROWING, LOCAL, Cache, Demand, Kind, Model
 from kvwatch.capacity.dtypes import DTYPES, MODEL_BYTES, CacheDtype, cache_dtype
 from kvwatch.capacity.errors import PlanError
 from kvwatch.capacity.groups import Group, Page, grouped, stages
@@ -66,15 +66,21 @@ class Layout:
     def growing(self, stage: range) -> int:
         """Bytes that one more token takes for good on a rank."""
         kept = sum(self.token_bytes(cache) for cache in self._caches(stage) if cache.kind in GROWING)
-        return ceil_div(kept, self.flags.context)
+        wide = sum(self.token_bytes(cache) for cache in self._caches(stage) if self._holds_all(cache))
+        return ceil_div(kept, self.flags.context) + wide
 
     def windowed(self, stage: range) -> int:
         """Bytes that a token takes on a rank only until it falls out of the windows."""
         return sum(
             self.token_bytes(cache)
             for cache in self._caches(stage)
-            if cache.kind in {Kind.SLIDING, Kind.CHUNKED}
+            if cache.kind in LOCAL and not self._holds_all(cache)
         )
+
+    def _holds_all(self, cache: Cache) -> bool:
+        """Whether no request is long enough for a token to fall out of the window."""
+        longest = self.flags.max_model_len or self.model.max_len
+        return cache.kind in LOCAL and longest is not None and cache.window >= longest
 
     @property
     def bytes_per_token_per_gpu(self) -> int:

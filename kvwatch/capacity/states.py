@@ -42,11 +42,17 @@ def mamba2(config: Config) -> Layers:
 
 
 def nemotron_h(config: Config) -> Layers:
-    """Nemotron-H: `hybrid_override_pattern` says of each layer if it is Mamba 2 (M), attention (*) or neither."""
-    pattern = config.get("hybrid_override_pattern")
+    """Nemotron-H: `hybrid_override_pattern` says of each layer if it is Mamba 2 (M), attention (*) or neither; files
+    that transformers 5 wrote have a list of words instead."""
+    types = config.get("layers_block_type") or config.get("layer_types")
+    if isinstance(types, list):
+        pattern = "".join(_NEMOTRON_LETTERS.get(str(kind), "?") for kind in types)
+    else:
+        pattern = config.get("hybrid_override_pattern")
     if not isinstance(pattern, str) or set(pattern) - set("M*-E"):
         raise PlanError(
-            "hybrid_override_pattern is not in the configuration, or says more than M, *, - and E"
+            "neither hybrid_override_pattern (of M, *, - and E) nor layers_block_type (of mamba, attention, mlp and"
+            " moe) is in the configuration, or it says more than that"
         )
     heads, size = config.number("mamba_num_heads"), config.number("mamba_head_dim")
     state = _mamba2(
@@ -58,6 +64,11 @@ def nemotron_h(config: Config) -> Layers:
     )
     kept = {"M": (state,), "*": (attention(config, config.number("sliding_window", 0)),)}
     return tuple(kept.get(letter, ()) for letter in pattern)
+
+
+_NEMOTRON_LETTERS = {
+    "mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"
+}  # fmt: skip
 
 
 def granite_hybrid(config: Config) -> Layers:
@@ -100,7 +111,8 @@ def short_conv(config: Config) -> Layers:
     """LFM2: short convolutions, and layers that attend."""
     types = config.listed("layer_types")
     if types is None:
-        raise PlanError("layer_types is not in the configuration")
+        attends = config.get("full_attn_idxs", range(config.layers))
+        types = [FULL if i in attends else "conv" for i in range(config.layers)]
     width = config.number("conv_dim", config.needed("hidden"))
     state = Cache(Kind.STATE, state=State(rows=config.number("conv_L_cache") - 1, inner=width, recurrent=0))
     return tuple((attention(config) if kind == FULL else state,) for kind in types)

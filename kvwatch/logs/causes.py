@@ -49,9 +49,16 @@ CAUSES: tuple[Cause, ...] = (
         "kv_pool_smaller_than_max_len",
         meaning=pool.pool_too_small,
         actions=pool.for_pool_too_small,
-        words=("To serve at least one request", "max seq len"),
+        words=(
+            "To serve at least one request",
+            "max seq len",
+            "KV cache is needed",
+            "estimated maximum model length",
+        ),
         signs=(
             r"To serve at least one request",
+            # a console wraps the line, or it is cut
+            r"models?'s max seq len \(|KV cache is needed, which|estimated maximum model length is",
             r"max seq len \(\d+\) is larger than the maximum number of tokens",
         ),
         facts=(
@@ -59,24 +66,29 @@ CAUSES: tuple[Cause, ...] = (
             r"stored in KV cache \((?P<kv_tokens>\d+)\)",
             rf"\((?P<needed_gib>{_N}) Gi?B KV cache is needed",
             rf"available KV cache memory \((?P<available_gib>{_N}) Gi?B\)",
-            r"estimated maximum model length is (?P<estimated_max_len>\d+)",
+            r"estimated maximum model length is (?P<estimated_max_len>\d+)\D",
         ),
     ),
     Cause(
         "no_room_for_any_block",
         meaning=card.no_room,
         actions=card.for_no_room,
-        words=("No available memory for the cache blocks",),
-        signs=(r"No available memory for the cache blocks",),
+        words=("No available memory for", "memory for the cache blocks"),
+        signs=(r"No available memory for the cache|available memory for the cache blocks",),
         weak=(r"in raise_if_cache_size_invalid",),
     ),
     Cause(
         "free_memory_below_budget",
         meaning=card.below_budget,
         actions=card.for_below_budget,
-        words=("Free memory on device", "on kv cache allocation is less than"),
+        words=(
+            "Free memory on device",
+            "on kv cache allocation is less than",
+            "less than desired GPU memory",
+        ),
         signs=(
             r"Free memory on device(?!.*Desired GPU)",
+            r"less than desired GPU memory",
             r"Available memory on node.*is less than requested",
         ),
         facts=(

@@ -120,6 +120,8 @@ WORDINGS: tuple[Wording, ...] = (
 WORDS: tuple[str, ...] = tuple(dict.fromkeys(row.word for row in WORDINGS))
 
 _TEXTS = frozenset({"version"})
+_DIGITS = 18
+"""What is longer is no number of vLLM's."""
 
 
 def facts_of(line: Line) -> list[tuple[str, float | str, bool]]:
@@ -136,7 +138,7 @@ def numbers(match: re.Match[str]) -> dict[str, float | str]:
     return {
         name: text if name in _TEXTS else number(text)
         for name, text in match.groupdict().items()
-        if text is not None
+        if text is not None and (name in _TEXTS or len(text) <= _DIGITS)
     }
 
 

@@ -72,7 +72,7 @@ def _value(text: str) -> Value | None:
         return None
     if text in {"True", "False", "true", "false"}:
         return text.lower() == "true"
-    number = re.fullmatch(r"(-?\d+(?:\.\d+)?)([kKmMgG]?)", text)
+    number = re.fullmatch(r"(-?\d{1,15}(?:\.\d+)?)([kKmMgG]?)", text)
     if number is None:
         return text
     value = float(number[1]) * _SUFFIX.get(number[2], 1)

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 MAX_LINE = 1 << 16
 """Bytes of a line that are looked at; what is beyond is cut off."""
-_FOLLOWING = 3
-"""Lines after one that may go on: a message that a console wrapped has no more."""
+FOLLOWING = 5
+"""Lines after one that may go on: a message that a console of 60 columns wrapped has no more."""
 _LONG_JSON = 1 << 20
 
 #: Levels of lines that only inform: those may quote anything, a request's prompt too.
@@ -71,7 +71,7 @@ class Line(NamedTuple):
 class Finder:
     """Finds lines that hold a wanted word, in bytes that come in pieces of any size.
 
-    After a line with one of the words in `opening` come the next three too: they may be its rest.
+    After a line with one of the words in `opening` come the next few too: they may be its rest.
     """
 
     def __init__(self, words: Sequence[str], opening: Sequence[str]) -> None:
@@ -155,7 +155,7 @@ class Finder:
                 at = block.find(word, block.find(b"\n", at))
         owed = self._follow(block, 0, self._owed, starts)
         for start in opening:
-            owed = max(owed, self._follow(block, block.find(b"\n", start) + 1, _FOLLOWING, starts))
+            owed = max(owed, self._follow(block, block.find(b"\n", start) + 1, FOLLOWING, starts))
         self._owed = owed
         return starts
 

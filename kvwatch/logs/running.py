@@ -22,6 +22,7 @@ from kvwatch.core.snapshot import CacheConfig, EngineKey
 from kvwatch.core.state import State, Transition, initial
 from kvwatch.core.symptoms import BY_ID
 from kvwatch.core.symptoms.thrashing import outgrown
+from kvwatch.core.window import increase
 from kvwatch.logs.facts import Facts, one
 from kvwatch.logs.statistics import SPACING_S, Counters, Reading, Statistics, logged
 
@@ -85,17 +86,6 @@ def shown(statistics: Statistics, facts: Facts, *, begins: bool) -> list[Shown]:
     elif _stands_still(batches[-1]):
         findings.hold(run, batches[-1], "medium", _TOLD_BY[Regime.STALLED])
     return findings.explained()
-
-
-def unclear(statistics: Statistics) -> str:
-    """Why the newest line tells nothing of what holds requests back, though some are there; empty if it does."""
-    newest = statistics.readings[-1] if statistics.readings else None
-    if newest is None or not (newest.parts.get("running") or newest.parts.get("waiting")):
-        return ""
-    lacking = [name for name in ("running", "waiting", "usage", "generation") if name not in newest.parts]
-    if not lacking:
-        return ""
-    return f"the lines do not show {', '.join(lacking)}: what requests wait for, and whether any move, can't be told"
 
 
 def _batches(readings: Sequence[Reading]) -> Iterator[Batch]:
@@ -198,6 +188,14 @@ class _Run:
         enough = self.state.limits["kv_thrashing.outgrown"]
         return any(share is not None and share >= enough for share in shares)
 
+    def preempted(self) -> bool:
+        """Whether the lines count preemptions, and there were some."""
+        start = (self.state.now or 0.0) - TWO_MINUTES
+        counts = [
+            increase(e.windows.samples.since(start), "preemptions_total") for e in self.state.engines.values()
+        ]
+        return any(counts)
+
     def _time(self, batch: Batch, after_s: float | None) -> float:
         said = max((reading.t for reading in batch if reading.t is not None), default=None)
         if after_s is None and said is not None and (self.t is None or said > self.t):
@@ -268,7 +266,7 @@ class _Findings:
         made for prompts is for the real lines to say.
         """
         after = run.branch()
-        if run.limited is Regime.KV_LIMITED and not run.outgrown():
+        if run.limited is Regime.KV_LIMITED and not (run.outgrown() or run.preempted()):
             only -= {"kv_thrashing"}
         for _ in range(round(_HELD_S / SPACING_S)):
             self.note(after.state, after.take(batch, after_s=SPACING_S), batch, confidence, only)

@@ -6,7 +6,7 @@ start is not in the log. What no line says is missing, never zero:
 
 - v1 prints preemptions only where there were some, and 0.32 resets the count before it prints it: it is known from
   the first line on that shows one;
-- v0 prints every fiftieth preemption with its number, which is a lower bound;
+- v0 prints every fiftieth preemption with its number, which is a lower bound, between its lines;
 - the hit rate is over the last thousand requests (v1) or since the start (v0), which is no counter.
 """
 
@@ -48,13 +48,13 @@ _PARTS: Mapping[str, re.Pattern[str]] = {
     "hit_rate": re.compile(r"(?<!External )Prefix cache hit rate: (?:GPU: )?([\d.]+)%"),
 }
 _V0_RATE = re.compile(r"Prefix cache hit rate: GPU: ([\d.]+)%")
-_V0_PREEMPTED = re.compile(r"total_num_cumulative_preemption=(\d+)")
+_V0_PREEMPTED = re.compile(r"total_(?:num_cumulative_preemption|cumulative_preemption_cnt)=(\d+)")
 _ABORTED = re.compile(r"Aborted request |Request \S+ aborted")
 WORDS = (
     "Avg prompt throughput:",
     "Running: ",
     "Prefix cache hit rate:",
-    "total_num_cumulative_preemption",
+    "cumulative_preemption",
     "borted",
 )
 
@@ -101,6 +101,7 @@ class Statistics:
         text = line.text
         if found := _V0_PREEMPTED.search(text):
             self._preempted = max(self._preempted or 0.0, float(found[1]))
+            self._count_at_once(self._clock.at(line.when))
         elif _ABORTED.search(text):
             self._aborts += 1
         elif (found := _V0_RATE.search(text)) and self.readings:
@@ -128,6 +129,13 @@ class Statistics:
         self.seen += 1
         self._aborts = 0
         return True
+
+    def _count_at_once(self, t: float | None) -> None:
+        """Lets the newest line have the count: what it shows is what requests were preempted in. The next may come
+        when all is over."""
+        last = self.readings[-1] if self.readings else None
+        if last is not None and (t is None or last.t is None or t - last.t <= SPACING_S):
+            self.readings[-1] = last._replace(cumulative_preemptions=self._preempted)
 
 
 class _Clock:

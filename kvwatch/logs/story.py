@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from kvwatch.logs import causes, flags, stages
 from kvwatch.logs.causes import CAUSES, OOM, WRAPPERS
 from kvwatch.logs.facts import facts_of, numbers
-from kvwatch.logs.lines import INFORMS, Line
+from kvwatch.logs.lines import FOLLOWING, INFORMS, Line
 from kvwatch.logs.quoting import quoted
 from kvwatch.logs.stages import Stage
 from kvwatch.logs.statistics import MOST, Statistics
@@ -27,9 +27,15 @@ _FRAME = re.compile(r"File \"[^\"]*\", line \d+, in (?P<name>\S+)")
 _ERROR = re.compile(
     r"(?:[A-Za-z_][\w.]*\.)?(?P<kind>[A-Z]\w*(?:Error|Exception|Interrupt))(?::\s*(?P<text>.*)|$)"
 )
+#: What its command line says of options that it does not know.
+_USAGE = re.compile(r"(?:vllm(?: serve)?|api_server\.py): error: ")
 _TRACEBACK = "Traceback (most recent call last)"
 STOPPED = ("shutdown triggered", "Shutting down FastAPI", "received signal=SIGTERM")
-WORDS = (*STOPPED, '", line ', "Error", "Exception", "Traceback (most", "nterrupt")
+WORDS = (*STOPPED, '", line ', "Error", "Exception", "Traceback (most", "nterrupt", ": error: ")
+#: Errors that say what is wrong in the next line.
+OPENING = ("ValidationError",)
+_WHOLE = 2000
+"""Characters of a message that are put together from several lines."""
 
 
 @dataclass
@@ -44,6 +50,10 @@ class Found:
     ranks: dict[str, None] = field(default_factory=dict)
     open: int = 0
     """Lines that may still belong to its message."""
+    whole: str = ""
+    """The message so far, as the log has it."""
+    running: bool = False
+    """The server ran already: an error of starts then, or one in a line that says no level, may be quoted."""
 
 
 class Story:
@@ -87,10 +97,11 @@ class Story:
     # -- taking lines ------------------------------------------------------------------------------------------------
 
     def take(self, line: Line) -> None:
-        if line.following and self._open is None:
+        if line.following and self._open is None and not (self.other and self.other.open):
             return
         before = self.stage
         self._take_rest(line)
+        self._take_detail(line)
         if line.following:
             return
         for mark in _MARKS:
@@ -140,15 +151,29 @@ class Story:
         for row in CAUSES:
             if row.shows(text):
                 facts = _facts(row.facts, text)
-                self._note(Found(row.verdict, line.number, quoted(text), "high", facts, open=3), line)
+                found = Found(
+                    row.verdict, line.number, quoted(text), "high", facts, open=FOLLOWING, whole=text
+                )
+                self._note(found, line)
                 return
             if row.hints(text):
                 weak = Found(row.verdict, line.number, quoted(text), "medium")
                 self.weak[len(self.weak) :] = [weak] if len(self.weak) < _MOST else []
         if WRAPPERS.search(text):
             self.wrapper = self.wrapper or Found("", line.number, quoted(text), "high")
+        elif self.other is None and _USAGE.search(text):
+            self.other = Found("", line.number, quoted(text), "high")
         elif self.other is None and (error := _ERROR.match(text)) and error["kind"] not in _ENDS:
-            self.other = Found("", line.number, quoted(text), "medium")
+            opens = any(word in text for word in OPENING)
+            self.other = Found("", line.number, quoted(text), "medium", open=int(opens))
+
+    def _take_detail(self, line: Line) -> None:
+        """Takes the line after an error that says no more than that something is wrong."""
+        if self.other is None or not self.other.open or line.number == self.other.line:
+            return
+        self.other.open -= 1
+        if line.level not in INFORMS:
+            self.other.text = quoted(f"{self.other.text}: {line.text.strip()}")
 
     def _take_rest(self, line: Line) -> None:
         """Takes what may be the rest of the message of the cause before: a console wraps it, or it is cut off."""
@@ -157,20 +182,24 @@ class Story:
             return
         row = causes.BY_VERDICT[found.verdict]
         text = line.text.strip()
-        found.open -= 1
-        if found.open <= 0 or line.level in INFORMS or _ERROR.match(text) or row.shows(text):
-            self._open = None
-            if found.open < 0 or line.level in INFORMS or _ERROR.match(text) or row.shows(text):
-                return
-        joined = f"{found.text} {text}"
-        for name, value in _facts(row.facts, joined).items():
-            found.facts.setdefault(name, value)
         bare = not line.level and not line.source
+        another = line.level in INFORMS or _ERROR.match(text) or (row.shows(text) and not bare)
+        found.open -= 1
+        if found.open <= 0 or another:
+            self._open = None
+            if found.open < 0 or another:
+                return
+        # A console may break between two words, or in the middle of one.
+        for joined in (f"{found.whole} {text}", f"{found.whole}{text}"):
+            for name, value in _facts(row.facts, joined).items():
+                found.facts.setdefault(name, value)
         if bare and text and found.text[-1:] not in {".", ")"} and not _FRAME.search(text):
-            found.text = quoted(joined)
+            found.text = quoted(f"{found.whole} {text}")
+        found.whole = f"{found.whole} {text}"[:_WHOLE]
 
     def _note(self, found: Found, line: Line) -> None:
         """Remembers a cause; what another rank says of it too adds no more than the rank."""
+        found.running = self.stage is Stage.UP and (bool(found.whole) or not line.level)
         same = next((one for one in self.causes if one.verdict == found.verdict), None)
         if same is None and len(self.causes) < _MOST:
             self.causes.append(found)

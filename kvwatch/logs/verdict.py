@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvwatch.logs import budget, causes, facts, flags, running, stages, statistics, story
@@ -12,7 +12,7 @@ from kvwatch.logs.advice import fine
 from kvwatch.logs.budget import Step
 from kvwatch.logs.facts import Facts
 from kvwatch.logs.lines import Finder
-from kvwatch.logs.notes import asides
+from kvwatch.logs.notes import asides, few_slots, outlived, stuck, unclear, unfinished
 from kvwatch.logs.running import Shown
 from kvwatch.logs.stages import Stage
 from kvwatch.logs.story import Found, Story
@@ -24,6 +24,7 @@ _WORDS = tuple(
          *causes.WRAPPER_WORDS, *causes.WEAK_WORDS)
     )
 )  # fmt: skip
+_OPENING = (*causes.WORDS, *story.OPENING)
 #: What a log of vLLM says of itself: its name, or a record as only it writes them.
 _NAMED = re.compile(rb"(?i)\bvllm\b")
 _RECORD = re.compile(rb"\b(?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w/.]+\.py:\d+\]")
@@ -53,7 +54,7 @@ class Explanation:
     failed_later: bool = False
     """The start was fine, and the engine died while it ran."""
     unclear: bool = False
-    """The lines of statistics leave out what a judgement needs."""
+    """The lines of statistics leave out what a judgement needs, or the log ends before the start does."""
 
     @property
     def code(self) -> int:
@@ -71,7 +72,7 @@ class Reader:
 
     def __init__(self, *, kept: int = statistics.MOST) -> None:
         self._kept = kept
-        self._finder = Finder(_WORDS, causes.WORDS)
+        self._finder = Finder(_WORDS, _OPENING)
         self._story = Story(kept=kept)
         self._before: Story | None = None
         """The start before the present one."""
@@ -82,7 +83,7 @@ class Reader:
     def another_file(self) -> None:
         """What comes now is from another file of the same server: its lines are counted anew."""
         self._take(self._finder.close())
-        self._finder = Finder(_WORDS, causes.WORDS)
+        self._finder = Finder(_WORDS, _OPENING)
 
     def starts(self) -> tuple[Explanation | None, Explanation | None]:
         """The start before the newest, and the newest, so far; None where there is none."""
@@ -177,9 +178,16 @@ def _explained(told: Story, notes: list[str], starts: int, lines: int) -> Explan
     if told.other and verdict == "unknown_root_cause_above":
         said["other_error"] = told.other.text
     notes += asides(told, said, found)
+    breaks_off = unfinished(told) if verdict == "ok" else ""
+    notes += [breaks_off] if breaks_off else []
     row = causes.BY_VERDICT[verdict]
     symptoms = running.shown(told.statistics, said, begins=told.begins)
-    unseen = running.unclear(told.statistics)
+    if hint := few_slots(told.statistics, said):
+        symptoms = [
+            replace(one, actions=(hint, *one.actions)) if one.symptom == "sequence_limited" else one
+            for one in symptoms
+        ]
+    unseen = unclear(told.statistics)
     if unseen and not symptoms:
         notes.append(unseen)
     told_of = {one.symptom: one.evidence for one in symptoms}
@@ -196,14 +204,14 @@ def _explained(told: Story, notes: list[str], starts: int, lines: int) -> Explan
         row.meaning(said),
         {name: value for name, value in said.items() if name not in _NOT_SHOWN},
         tuple(dict.fromkeys(_evidence(told, found, said, verdict, later))),
-        tuple(row.actions(said)) if later is None else tuple(_AFTER_DEATH),
+        _AFTER_DEATH if later else tuple(row.actions(said)) or stuck(told.statistics),
         budget.waterfall(said),
         tuple(symptoms),
         tuple(notes),
         starts,
         lines,
         later is not None,
-        bool(unseen),
+        bool(unseen or breaks_off),
     )
 
 
@@ -219,8 +227,9 @@ def _cause(told: Story) -> tuple[Found | None, str, str]:
     The first that says why, not the last. Memory that ran out is told by what vLLM was doing, so a message with a
     cause of its own comes before it.
     """
-    explicit = [one for one in told.causes if one.verdict not in _ANYBODYS]
-    for found in (explicit or told.causes)[:1]:
+    named = [one for one in told.causes if not outlived(told, one)]
+    explicit = [one for one in named if one.verdict not in _ANYBODYS]
+    for found in (explicit or named)[:1]:
         return found, found.verdict, found.confidence
     if told.weak and told.other is None:
         return told.weak[0], told.weak[0].verdict, told.weak[0].confidence

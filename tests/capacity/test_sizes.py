@@ -107,6 +107,88 @@ def test_text_within_a_model_that_sees() -> None:
     assert layout(deep).bytes_per_token_per_gpu == 70_272
 
 
+def nested(outer: str, **text: Any) -> dict[str, Any]:
+    return {"architectures": [outer], "torch_dtype": "bfloat16", "text_config": text}
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        # Gemma's heads are of 256 whatever the hidden size: 3840 / 16 would be 240
+        (
+            nested(
+                "Gemma3ForConditionalGeneration", model_type="gemma3_text", hidden_size=3840, num_hidden_layers=48,
+                num_attention_heads=16, num_key_value_heads=8, sliding_window=1024
+            ),
+            8 * 2 * 8 * 256 * 2,
+        ),
+        # and the smallest names neither heads nor their size
+        (
+            nested(
+                "Gemma3ForConditionalGeneration", model_type="gemma3_text", hidden_size=2560, num_hidden_layers=34,
+                sliding_window=1024
+            ),
+            5 * 2 * 4 * 256 * 2,
+        ),
+        # nothing but its type: all of it is the class's
+        (nested("LlavaForConditionalGeneration", model_type="llama"), 524_288),
+        (nested("LlavaNextForConditionalGeneration", model_type="mistral", sliding_window=None), 131_072),
+    ],
+)  # fmt: skip
+def test_what_a_text_part_leaves_out_is_its_classs_default(data: dict[str, Any], expected: int) -> None:
+    """As published files do, and each such number is said to be assumed."""
+    assert layout(data).bytes_per_token_per_gpu == expected
+    assert any(
+        f"the default of {data['text_config']['model_type']}" in note for note in from_config(data).notes
+    )
+
+
+def test_a_whole_configuration_has_the_size_of_its_heads_from_its_class_too_and_no_more() -> None:
+    whole = config("gemma-2-9b")
+    del whole["head_dim"]
+    assert layout(whole).bytes_per_token_per_gpu == layout(config("gemma-2-9b")).bytes_per_token_per_gpu
+    del whole["num_hidden_layers"]
+    with pytest.raises(PlanError, match="num_hidden_layers"):
+        from_config(whole)
+
+
+def test_an_authors_null_is_no_default() -> None:
+    """Of a size of heads: hidden size / heads, as vLLM takes it."""
+    data = config("qwen3-30b-a3b") | {"model_type": "qwen3", "head_dim": None}
+    assert layout(data).bytes_per_token_per_gpu == 48 * 2 * 4 * (2048 // 32) * 2
+
+
+def test_a_window_that_no_request_leaves_keeps_every_token() -> None:
+    """Phi-4-mini: a window of 262,144 tokens, and requests of at most 131,072."""
+    wide = LLAMA | {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "sliding_window": 262_144}
+    assert layout(wide).bytes_per_token_per_gpu == 131_072
+    assert layout(wide).windowed_bytes_per_token_per_gpu == 0
+    assert layout(wide | {"sliding_window": 2047}).bytes_per_token_per_gpu == 0
+
+
+def test_layers_of_nemotron_by_letters_or_by_words() -> None:
+    letters = config("nemotron-h-8b")
+    names = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+    words = {key: value for key, value in letters.items() if key != "hybrid_override_pattern"}
+    words["layers_block_type"] = [names[letter] for letter in letters["hybrid_override_pattern"]]
+    assert from_config(words).layers == from_config(letters).layers
+    with pytest.raises(PlanError, match="layers_block_type"):
+        from_config(words | {"layers_block_type": ["mamba", "hyena"]})
+
+
+def test_layers_of_lfm2_by_the_numbers_of_those_that_attend() -> None:
+    named = config("lfm2-1.2b")
+    types = named.pop("layer_types")
+    attends = [i for i, kind in enumerate(types) if kind == "full_attention"]
+    assert from_config(named | {"full_attn_idxs": attends}).layers == from_config(config("lfm2-1.2b")).layers
+
+
+def test_blocks_of_nemotron_nas_that_do_not_attend_keep_nothing() -> None:
+    blocks = [{"attention": {"n_heads_in_group": 4}}, {"attention": {"no_op": True}}] * 16
+    data = LLAMA | {"architectures": ["DeciLMForCausalLM"], "block_configs": blocks}
+    assert layout(data).bytes_per_token_per_gpu == 131_072 // 2
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [

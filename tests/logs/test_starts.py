@@ -250,6 +250,51 @@ def test_fp8_is_not_advised_where_it_is_on(explain: Explain) -> None:
     assert "pipeline parallelism" in advice
 
 
+def test_a_pool_that_was_large_enough_before_is_found_again_before_the_length_is_cut(
+    explain: Explain,
+) -> None:
+    """What took the rest is the trial batch, if it follows the length."""
+    before = "INFO 05-05 09:00:00 [gpu_worker.py:1] Available KV cache memory: 11.5 GiB"
+    assert explain([before, LONG_V1]).actions[0].startswith("turn chunked prefill on")
+    smaller = before.replace("11.5", "9.0")
+    assert explain([smaller, LONG_V1]).actions[0].startswith("set --max-model-len to 32720")
+
+
+def test_with_pipeline_parallelism_the_length_that_is_proposed_is_not_the_limit(explain: Explain) -> None:
+    """Said first where the log shows the option, as a condition where it shows none, and not where it shows others."""
+    args = "INFO 05-05 10:00:00 [utils.py:3] non-default args: {{'model': 'm'{}}}"
+    first = explain([args.format(", 'pipeline_parallel_size': 2"), LONG_V1]).actions[0]
+    assert first.startswith("with pipeline parallelism")
+    assert "131,235 bytes a token" in first
+    assert explain([LONG_V1]).actions[1].startswith("if it runs with pipeline parallelism")
+    assert "pipeline" not in " ".join(explain([args.format(""), LONG_V1]).actions)
+
+
+def test_a_log_without_options_does_not_say_that_the_cache_is_not_fp8(explain: Explain) -> None:
+    assert "if it is not that already" in " ".join(explain([LONG_V1]).actions)
+    args = "INFO 05-05 10:00:00 [utils.py:3] non-default args: {'model': 'm'}"
+    assert "if it is not that already" not in " ".join(explain([args, LONG_V1]).actions)
+
+
+def test_what_a_desktop_holds_is_left_alone_and_a_forgotten_server_is_not(explain: Explain) -> None:
+    small = BUSY.replace("20.1/39.4", "7.1/7.9").replace("(0.85, 33.49 GiB)", "(0.95, 7.5 GiB)")
+    assert explain([small]).actions[0].startswith("set --gpu-memory-utilization to 0.89 or less")
+    assert explain([BUSY]).actions[0].startswith("find what holds 19.3 GiB")
+
+
+def test_fewer_weights_are_advised_where_they_are_what_leaves_no_room(explain: Explain) -> None:
+    error = "ValueError: No available memory for the cache blocks. Try increasing it"
+    budget = (
+        "INFO worker.py:267] the current vLLM instance can use total_gpu_memory (24.00GiB) x gpu_memory_utilization"
+        " (0.50) = 12.00GiB"
+    )
+    weights = "INFO model_runner.py:1] Loading model weights took {} GB"
+    assert any("if the log says" in action for action in explain([error]).actions)
+    assert not any("fewer weights" in a for a in explain([budget, weights.format("1.0"), error]).actions)
+    large = explain([budget, weights.format("11.0"), error]).actions
+    assert any(action.startswith("have fewer weights") for action in large)
+
+
 def test_the_budget_is_a_waterfall(explain: Explain) -> None:
     steps = [(step.gib, step.takes) for step in explain(CASES["tight"][0]).budget]
     assert steps == [(40.0, False), (36.0, False), (33.0, True), (0.5, True), (0.5, True), (2.0, False)]
@@ -265,3 +310,80 @@ def test_an_engine_that_died_while_it_ran_is_not_a_failed_start(explain: Explain
     found = explain(real("0.32.0/logs/server-o-engine-killed"))
     assert (found.verdict, found.failed_later, found.code) == ("ok", True, 1)
     assert "died while it ran" in found.notes[0]
+
+
+@pytest.mark.parametrize("width", [60, 70, 80, 90, 100, 132])
+def test_a_console_may_break_a_message_anywhere(width: int, explain: Explain) -> None:
+    """In the middle of a word and of a number too; what is left of a line whose beginning is lost counts as well."""
+    told = f"(EngineCore_DP0 pid=3) ERROR 05-05 10:00:00 [core.py:718] {LONG_V1}"
+    found = explain([told[i : i + width] for i in range(0, len(told), width)])
+    assert found.verdict == "kv_pool_smaller_than_max_len"
+    wanted = {"max_model_len": 90000, "needed_gib": 11.0, "available_gib": 4.0, "estimated_max_len": 32720}
+    assert wanted.items() <= found.facts.items()
+    assert explain([LONG_V1[40:]]).facts["estimated_max_len"] == 32720
+
+
+def test_a_number_that_is_cut_off_is_not_told(explain: Explain) -> None:
+    cut = LONG_V1[: LONG_V1.index("32720") + 3]
+    assert "estimated_max_len" not in explain([cut]).facts
+
+
+def test_numbers_that_none_can_be_are_left_out(explain: Explain) -> None:
+    args = "INFO 05-05 10:00:00 [utils.py:3] non-default args: {'model': 'm', 'max_num_seqs': %s}" % (
+        "9" * 400
+    )
+    for odd in (LONG_V1.replace("90000", "9" * 400), LONG_V1.replace("11.0", "9" * 400 + ".0")):
+        facts = explain([args, odd]).facts
+        assert facts["estimated_max_len"] == 32720
+        assert all(value < 1e18 for value in facts.values() if isinstance(value, int | float))
+
+
+UP = [
+    "INFO 05-05 09:59:00 [api_server.py:1] vLLM API server version 0.10.0",
+    "INFO:     Application startup complete.",
+]
+RUNS = (
+    "INFO 05-05 10:00:{} [loggers.py:1] Engine 000: Avg prompt throughput: 30.0 tokens/s, Avg generation throughput: 300.0"
+    " tokens/s, Running: 9 reqs, Waiting: 0 reqs, GPU KV cache usage: 20.0%, Prefix cache hit rate: 0.0%"
+)
+
+
+def test_errors_in_a_prompt_of_several_lines_are_no_failure_of_a_server_that_runs_on(
+    explain: Explain,
+) -> None:
+    prompt = [
+        "INFO 05-05 10:00:05 [logger.py:1] Received request cmpl-1: prompt: 'Explain this:",
+        "Traceback (most recent call last):", '  File "x.py", line 3, in load_model', OOM,
+        "ValueError: No available memory for the cache blocks. Try increasing it", "', params: SamplingParams(n=1)",
+    ]  # fmt: skip
+    found = explain([*UP, RUNS.format("00"), *prompt, RUNS.format(10)])
+    assert (found.verdict, found.code) == ("ok", 0)
+    assert any("taken for a quoted one" in note for note in found.notes)
+    died = traceback("run_busy_loop", "execute_model", error=OOM)
+    found = explain([*UP, RUNS.format("00"), *died, RUNS.format(10)])
+    assert found.verdict == "oom_at_runtime_activation"
+
+
+def test_a_log_that_ends_in_the_middle_of_a_start_is_no_answer(explain: Explain) -> None:
+    found = explain(
+        [UP[0], "INFO 05-05 10:00:10 [gpu_model_runner.py:1] Starting to load model m...", "Killed"]
+    )
+    assert (found.verdict, found.confidence, found.code) == ("ok", "low", 2)
+    assert any("while the model is loaded" in note and "137" in note for note in found.notes)
+
+
+def test_options_that_vllm_does_not_take_are_the_error(explain: Explain) -> None:
+    found = explain(
+        ["usage: vllm serve [model_tag] [options]", "vllm: error: unrecognized arguments: --max-length 9"]
+    )
+    assert (found.verdict, found.code) == ("unknown_root_cause_above", 2)
+    assert "unrecognized arguments: --max-length 9" in found.meaning
+
+
+def test_an_error_that_says_nothing_is_told_with_the_line_after_it(explain: Explain) -> None:
+    error = "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig"
+    why = "  Value error, User-specified max_model_len (200000) is greater than the derived max_model_len"
+    assert (
+        "greater than the derived"
+        in explain([UP[0], error, why, "    For further information visit"]).meaning
+    )

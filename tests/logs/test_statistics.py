@@ -32,7 +32,7 @@ def symptoms(found: Explanation) -> dict[str, str]:
         ("0.32.0/logs/server-c-kv-saturation", {"kv_thrashing": "medium", "kv_exhausted": "high"}),
         ("0.10.2/logs/server-c-kv-saturation", {"kv_thrashing": "medium", "kv_exhausted": "medium"}),
         ("0.9.2/logs/server-c-kv-saturation", {"kv_thrashing": "medium", "kv_exhausted": "high"}),
-        ("0.8.5-v0/logs/server-c-kv-saturation", {"kv_exhausted": "medium"}),
+        ("0.8.5-v0/logs/server-c-kv-saturation", {"kv_thrashing": "medium", "kv_exhausted": "medium"}),
         ("0.9.2/logs/server-x-engine-died", {"engine_stalled": "medium", "kv_exhausted": "medium"}),
         ("0.32.0/logs/server-i-restart", {}),
     ],
@@ -117,6 +117,52 @@ def test_preemptions_that_v0_prints_are_counted(explain: Explain) -> None:
     (thrashing,) = [one for one in found.symptoms if one.symptom == "kv_thrashing"]
     assert thrashing.confidence == "high"
     assert thrashing.evidence["preemptions"] >= 50
+
+
+@pytest.mark.parametrize("word", ["total_num_cumulative_preemption", "total_cumulative_preemption_cnt"])
+def test_preemptions_count_for_the_line_before_them_for_all_may_be_over_at_the_next(
+    word: str, explain: Explain
+) -> None:
+    """Both spellings of v0; requests finished are in no line, so they are estimated, and never said to be none."""
+    v0 = (
+        "INFO 05-05 10:20:{:02} metrics.py:345] Avg prompt throughput: 600.0 tokens/s, Avg generation throughput: 60.0"
+        " tokens/s, Running: {} reqs, Swapped: 0 reqs, Pending: {} reqs, GPU KV cache usage: {}%, CPU KV cache usage: 0.0%."
+    )
+    lost = "WARNING 05-05 10:20:{:02} scheduler.py:1] Sequence group 1 is preempted. {}={}"
+    lines = [v0.format(0, 5, 0, 60.0), lost.format(4, word, 1)]
+    lines += [v0.format(at, 5, 18, 99.0) for at in (5, 10, 15, 20, 25, 30)]
+    found = explain([*lines, lost.format(32, word, 51), v0.format(42, 0, 0, 0.0)])
+    assert symptoms(found) == {"kv_thrashing": "medium", "kv_exhausted": "medium"}
+    evidence = found.symptoms[0].evidence
+    assert (evidence["preemptions"], evidence["finished_requests"]) == (50, None)
+
+
+def test_preemptions_among_many_that_come_through_are_no_storm(explain: Explain) -> None:
+    """Thirty in two minutes, while tokens worth a thousand requests of the mean size were computed."""
+    size = "INFO 05-05 10:00:00 [kv_cache_utils.py:1] GPU KV cache size: 50,000 tokens"
+    more = ", Preemptions: 3"
+    lines = [line(100, 5, 99.0, prompt=20000.0, generated=20000.0, more=more) for _ in range(12)]
+    assert "kv_thrashing" not in symptoms(explain([size, *lines]))
+    slow = [line(100, 5, 99.0, prompt=200.0, generated=200.0, more=more) for _ in range(12)]
+    assert symptoms(explain([size, *slow]))["kv_thrashing"] == "medium"
+
+
+def test_few_that_run_in_an_empty_cache_are_first_asked_for_what_else_holds_the_others(
+    explain: Explain,
+) -> None:
+    lines = [line(1, 3, 3.0, generated=45.0)]
+    (limited,) = explain(lines).symptoms
+    assert (limited.symptom, "--max-loras" in limited.actions[0]) == ("sequence_limited", True)
+    args = "INFO 05-05 10:00:00 [utils.py:3] non-default args: {'max_num_seqs': 1}"
+    (limited,) = explain([args, *lines]).symptoms
+    assert limited.actions[0].startswith("raise --max-num-seqs")
+
+
+def test_a_queue_of_which_nothing_runs_is_told_what_to_do_though_the_line_is_short(explain: Explain) -> None:
+    found = explain(["Running: 0 reqs, Waiting: 2 reqs"])
+    assert (found.code, found.symptoms) == (2, ())
+    assert "can never be scheduled" in found.actions[1]
+    assert explain(["Running: 3 reqs, Waiting: 2 reqs"]).actions == ()
 
 
 def test_deferred_requests_are_told_where_the_line_says_them(explain: Explain) -> None:

@@ -18,15 +18,28 @@ def preemptions(view: EngineView) -> tuple[float | None, float, float]:
     """Preemptions and finished requests over two minutes, and the requests that the former are measured by.
 
     Those are the finished ones, or those at work where fewer finish: at the start of a long queue nothing has
-    finished yet, and a few preemptions among many that run are no storm.
+    finished yet, and a few preemptions among many that run are no storm. A log does not count finished ones: there
+    it is what `_served` makes of them.
     """
     rows = view.samples(TWO_MINUTES)
     preempted, finished = increase(rows, "preemptions_total"), increase(rows, "requests_finished_total")
+    if finished is None and FROM_LOG in view.snapshot.features:
+        finished = _served(view, rows)
     if preempted is None and len(rows) == 1:
         preempted = 0.0
     at_work = [row.running for row in rows if row.running is not None]
     mean = sum(at_work) / len(at_work) if at_work else 0.0
     return preempted, finished or 0.0, max(finished or 0.0, mean, 1.0)
+
+
+def _served(view: EngineView, rows: list[Sample]) -> float | None:
+    """Requests that came through, estimated: tokens computed per mean footprint of a running one; None if the
+    capacity is not known. Prompts computed again make it more, and so the judgement milder."""
+    capacity = view.derived.get("kv_cache_capacity_tokens")
+    held = [(row.usage or 0.0) / row.running for row in rows if row.running]
+    mean = capacity * sum(held) / len(held) if capacity and held else 0.0
+    tokens = [increase(rows, name) or 0.0 for name in ("prompt_tokens_total", "generation_tokens_total")]
+    return sum(tokens) / mean if mean else None
 
 
 def _recomputed_tokens(view: EngineView) -> float | None:
@@ -77,7 +90,7 @@ def _kv_thrashing(view: EngineView) -> Judgement:
     evidence = {
         **gauges(view),
         "preemptions": preempted,
-        "finished_requests": finished,
+        "finished_requests": finished if "requests_finished_total" in view.snapshot.values else None,
         "preemptions_per_request": ratio,
         "window_seconds": TWO_MINUTES,
         "threshold_preemptions": view.limits["kv_thrashing.preemptions"],

@@ -9,6 +9,10 @@ from kvwatch.logs.facts import Facts, known, one
 
 _LITTLE = 0.1
 """A card of which less than this share is free holds something else; no utilisation makes room on it."""
+_DESKTOP_GIB = 2.0
+"""So little is what a desktop or a driver holds, rather than a server that someone forgot."""
+_MOST = 0.5
+"""Weights that take more than this share of the budget are what leaves no room."""
 
 
 def util_below(free: float, total: float) -> float:
@@ -28,18 +32,26 @@ def no_room(facts: Facts) -> str:
 
 def for_no_room(facts: Facts) -> list[str]:
     util = one(facts, "util")
+    version = str(facts.get("version", ""))
     look = "look at who else holds memory of this GPU (nvidia-smi), and free it or choose another"
-    if str(facts.get("version", "")).startswith("0.6.4"):
-        look += (
-            "; 0.6.4 counts what others hold against vLLM's own budget, so a later release may do as it is"
-        )
     more = f"give vLLM a larger share with {UTIL}"
     if util:
         more += f" ({util:g} now)"
+    if not version or version.startswith("0.6.4"):
+        more += (
+            "; 0.6.4 counts what others hold against vLLM's own budget, so there add their share, or take a later"
+            " release"
+        )
     found = [more, look] if util is not None and util < 0.3 else [look, more]
+    weights, budget = one(facts, "weights_gib"), one(facts, "budget_gib", "desired_gib")
+    fewer = FEWER_WEIGHTS
+    if weights is None or budget is None:
+        fewer = f"if the log says that loading the model took most of that: {FEWER_WEIGHTS}"
+    elif weights <= _MOST * budget:
+        fewer = ""
     return [
         *found,
-        FEWER_WEIGHTS,
+        *([fewer] if fewer else []),
         f"make the trial batch smaller ({BATCH})",
         "leave --max-model-len as it is: no length fits into a cache of no blocks",
     ]
@@ -72,6 +84,8 @@ def for_below_budget(facts: Facts) -> list[str]:
             ),
         ]
     lower = f"set {UTIL} to {util:.2f} or less" if util is not None else f"set a smaller {UTIL}"
+    if both and both[1] - both[0] < _DESKTOP_GIB:
+        return [f"{lower}: what others hold (a desktop, say) can't be used", f"or {free}"]
     return [free, f"else {lower}: what others hold can't be used"]
 
 

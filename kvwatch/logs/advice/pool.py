@@ -25,7 +25,7 @@ def pool_too_small(facts: Facts) -> str:
     fits = one(facts, "estimated_max_len", "kv_tokens")
     said = "One request of the longest allowed length does not fit into the KV cache"
     if asked and fits:
-        said += f": --max-model-len is {asked:,.0f} tokens, {fits:,.0f} fit"
+        said += f": --max-model-len is {asked:,.0f} tokens, and vLLM reckons that {fits:,.0f} fit"
     if sizes := known(facts, "needed_gib", "available_gib"):
         said += f" ({gib(sizes[0])} needed, {gib(sizes[1])} there)"
     if pin := pinned_by(facts):
@@ -46,16 +46,27 @@ def for_pool_too_small(facts: Facts) -> list[str]:
     if pin := pinned_by(facts):
         return [_unpin(facts, pin), shorter, fp8(facts)]
     found = [shorter]
+    stages = one(facts, "pipeline_parallel_size")
+    if stages is None or stages > 1:
+        found.insert(0 if stages else 1, _by_rank(facts, sure=bool(stages)))
     if batch := _smaller_batch(facts):
         found.insert(0, batch) if _batch_suffices(facts) else found.append(batch)
-    found += [_more_memory(facts), fp8(facts)]
-    if (one(facts, "pipeline_parallel_size") or 1) > 1:
-        found.append(
-            "with pipeline parallelism the length that vLLM proposes is too careful: it charges all layers to the"
-            " rank with the least memory. Even out the layers, or work the length out for each rank"
-        )
-    found.append(FEWER_WEIGHTS)
+    found += [_more_memory(facts), fp8(facts), FEWER_WEIGHTS]
     return [text for text in found if text]
+
+
+def _by_rank(facts: Facts, *, sure: bool) -> str:
+    """With pipeline parallelism; `sure`: the log says that there is some. A log without options does not say."""
+    if not sure and ("model" in facts or one(facts, "needed_gib") is None):
+        return ""
+    sizes = known(facts, "needed_gib", "max_model_len")
+    token = f" ({sizes[0] * (1 << 30) / sizes[1]:,.0f} bytes a token)" if sizes and sizes[1] else ""
+    begin = "with pipeline parallelism" if sure else "if it runs with pipeline parallelism,"
+    return (
+        f"{begin} the length that vLLM proposes is too careful, for it charges all layers{token} to the rank with the"
+        " least memory, which has only some. Move layers away from that rank (VLLM_PP_LAYER_PARTITION), or set"
+        " --max-model-len by its own share, in a release that reckons so"
+    )
 
 
 def _unpin(facts: Facts, pin: str) -> str:
@@ -96,8 +107,12 @@ def _activation(facts: Facts) -> float | None:
 
 
 def _batch_suffices(facts: Facts) -> bool:
-    """Whether the activation peak is larger than what is missing, as far as that can be told."""
+    """Whether the activation peak is larger than what is missing, or another start of the same log had enough, as far
+    as that can be told."""
     peak, there = _activation(facts), one(facts, "available_gib", "available_kv_gib")
+    before = known(facts, "needed_gib", "available_kv_gib")
+    if before and before[1] >= before[0]:
+        return True
     lengths = known(facts, "max_model_len", "kv_tokens")
     needed = one(facts, "needed_gib")
     if needed is None and lengths and there and lengths[1]:

@@ -12,7 +12,7 @@ FEWER_WEIGHTS = (
     "have fewer weights on each GPU: a quantised or smaller model, or more GPUs (--tensor-parallel-size)"
 )
 _FP8 = (
-    "halve the bytes per token with --kv-cache-dtype fp8, after checking that the GPU and the attention backend"
+    "halve the bytes per token with --kv-cache-dtype fp8{}, after checking that the GPU and the attention backend"
     " take it, and scales and quality on long contexts"
 )
 
@@ -22,8 +22,10 @@ def gib(value: float) -> str:
 
 
 def fp8(facts: Facts) -> str:
-    """Nothing where the cache is FP8 already: vLLM counts that in."""
-    return "" if str(facts.get("kv_cache_dtype", "")).startswith(("fp8", "int8", "int4", "nvfp4")) else _FP8
+    """Nothing where the cache is FP8 already: vLLM counts that in. A log without options does not say."""
+    if str(facts.get("kv_cache_dtype", "")).startswith(("fp8", "int8", "int4", "nvfp4")):
+        return ""
+    return _FP8.format("" if "model" in facts else " (if it is not that already: vLLM has counted it in)")
 
 
 def lower_util(facts: Facts) -> str:
