@@ -45,6 +45,7 @@ def nemotron_h(config: Config) -> Layers:
     """Nemotron-H: `hybrid_override_pattern` says of each layer if it is Mamba 2 (M), attention (*) or neither; files
     that transformers 5 wrote have a list of words instead."""
     types = config.get("layers_block_type") or config.get("layer_types")
+    pattern: object
     if isinstance(types, list):
         pattern = "".join(_NEMOTRON_LETTERS.get(str(kind), "?") for kind in types)
     else:
