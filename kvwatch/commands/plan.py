@@ -98,7 +98,7 @@ def _model(args: argparse.Namespace) -> Model | None:
         return None
     if len(given) < len(numbers):
         raise PlanError(
-            f"{' and '.join(name for name in numbers if name not in given)} is missing beside {given[0]}"
+            f"{' and '.join(name for name in numbers if name not in given)} must be given beside {given[0]}"
         )
     return from_numbers(args.layers, args.kv_heads, args.head_dim)
 
@@ -115,7 +115,10 @@ def _read(path: Path) -> Any:
             raise PlanError(f"--config {path}: too large to be a model's configuration")
         return json.loads(path.read_bytes())
     except OSError as error:
-        raise PlanError(f"--config {path}: {error.strerror or error}") from None
+        raise PlanError(
+            f"--config {path}: {error.strerror or error}; give the config.json of a model, or its folder, on this"
+            " machine"
+        ) from None
     except (ValueError, RecursionError):
         raise PlanError(
             f"--config {path}: not JSON; give the config.json of a model as Hugging Face has it"

@@ -99,8 +99,11 @@ def test_without_a_length_a_plain_model_has_tokens_and_one_with_windows_has_none
     ("words", "why"),
     [
         ([], "say what to plan for"),
-        (["--layers", "32"], "--kv-heads and --head-dim is missing"),
-        (["--config", "nowhere.json"], "nowhere.json: No such file"),
+        (["--layers", "32"], "--kv-heads and --head-dim must be given"),
+        (["--layers", "1000000000", "--kv-heads", "8", "--head-dim", "128"], "that is no model; at most"),
+        (["--config", "nowhere.json"], "nowhere.json: No such file or directory; give the config.json"),
+        (["--config", "{model}", "--gpu-memory", "80"], "these are 80 bytes: write for example 80GiB"),
+        (["--config", "{model}", "--lengths", "p50=6k,p50=8k"], "p50 stands there twice"),
         (["--config", "{text}"], "not JSON"),
         (["--config", "{model}", "--layers", "3"], "one or the other"),
         (["--config", "{model}", "--weights", "16GiB"], "--weights counts only with --gpu-memory"),
