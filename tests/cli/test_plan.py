@@ -119,6 +119,11 @@ def test_without_a_length_a_plain_model_has_tokens_and_one_with_windows_has_none
         (["--config", "{model}", "--gpu-memory-utilization", "92"], "above 0 and at most 1"),
         (["--config", "{model}", "--plot", "kv.pdf"], "must end in .svg or .png"),
         (["--url", "http://127.0.0.1:9"], "could not be read (refused"),
+        (
+            ["--url", "http://127.0.0.1:9", "--kv-cache-dtype", "fp8"],
+            "--kv-cache-dtype counts only with a model: give --config",
+        ),
+        (["--url", "http://127.0.0.1:9", "--lengths", "p50=900"], "--lengths counts only with a model"),
     ],
 )
 def test_bad_input_is_one_clear_line(kvwatch: Kvwatch, tmp_path: Path, words: list[str], why: str) -> None:
