@@ -36,7 +36,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "seq_len",
     ),
 }
-_MOST_LAYERS = 10_000
+MOST_LAYERS = 10_000
 _MOST = 1 << 40
 
 
@@ -100,7 +100,7 @@ class Config:
     @property
     def layers(self) -> int:
         count = self.needed("layers")
-        if count > _MOST_LAYERS:
+        if count > MOST_LAYERS:
             raise PlanError(f"{count} layers in the configuration: that is no model")
         return count
 

@@ -22,6 +22,8 @@ def parse(text: str) -> dict[str, int]:
         name, equals, value = (word.strip() for word in part.partition("="))
         if not equals or name not in PERCENTILES:
             raise ValueError(f"write {'=..,'.join(PERCENTILES)}=.., lengths of whole requests in tokens")
+        if name in found:
+            raise ValueError(f"{name} stands there twice")
         found[name] = tokens(value)
     given = [found[name] for name in PERCENTILES if name in found]
     if given != sorted(given):

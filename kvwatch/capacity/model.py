@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvwatch.capacity.caches import Cache, Kind, Model
-from kvwatch.capacity.config import Config, read
+from kvwatch.capacity.config import MOST_LAYERS, Config, read
 from kvwatch.capacity.errors import PlanError, RefusedError
 from kvwatch.capacity.families import BY_ARCHITECTURE, BY_MODEL_TYPE, REFUSED, WRAPPERS, Family
 
@@ -37,6 +37,10 @@ def _model(config: Config, name: str, family: Family) -> Model:
     if family.caution:
         config.notes.append(family.caution)
     cached = [cache for layer in layers for cache in layer]
+    if any(cache.state.bytes(1, 1) <= 0 if cache.state else not cache.head_k for cache in cached):
+        raise PlanError(
+            "by the sizes in the configuration a layer keeps nothing: one of them is 0, or too small"
+        )
     states = any(cache.kind is Kind.STATE for cache in cached)
     heads = config.aliased("heads") or 0
     return Model(
@@ -55,7 +59,13 @@ def _model(config: Config, name: str, family: Family) -> Model:
 
 
 def from_numbers(layers: int, kv_heads: int, head_dim: int) -> Model:
-    """A model of ordinary attention with every layer alike."""
+    """A model of ordinary attention with every layer alike.
+
+    Raises:
+        PlanError: there are more layers than any model has.
+    """
+    if layers > MOST_LAYERS:
+        raise PlanError(f"--layers {layers}: that is no model; at most {MOST_LAYERS:,}")
     cache = Cache(Kind.FULL, kv_heads, head_dim, head_dim)
     return Model(
         f"{layers} layers of attention, by the numbers given",

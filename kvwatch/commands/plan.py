@@ -67,6 +67,8 @@ def _run(args: argparse.Namespace) -> int:
         raise PlanError(
             "say what to plan for: --config FILE, --layers with --kv-heads and --head-dim, or --url URL"
         )
+    if model is None:
+        _only_with_model(args)
     live = plan_live.ask(args) if args.url is not None else None
     plan = _plan(args, model, live) if model is not None else None
     advice = None if live is None else advise(live, plan, args.max_num_seqs)
@@ -98,7 +100,7 @@ def _model(args: argparse.Namespace) -> Model | None:
         return None
     if len(given) < len(numbers):
         raise PlanError(
-            f"{' and '.join(name for name in numbers if name not in given)} is missing beside {given[0]}"
+            f"{' and '.join(name for name in numbers if name not in given)} must be given beside {given[0]}"
         )
     return from_numbers(args.layers, args.kv_heads, args.head_dim)
 
@@ -115,11 +117,29 @@ def _read(path: Path) -> Any:
             raise PlanError(f"--config {path}: too large to be a model's configuration")
         return json.loads(path.read_bytes())
     except OSError as error:
-        raise PlanError(f"--config {path}: {error.strerror or error}") from None
+        raise PlanError(
+            f"--config {path}: {error.strerror or error}; give the config.json of a model, or its folder, on this"
+            " machine"
+        ) from None
     except (ValueError, RecursionError):
         raise PlanError(
             f"--config {path}: not JSON; give the config.json of a model as Hugging Face has it"
         ) from None
+
+
+def _only_with_model(args: argparse.Namespace) -> None:
+    """Refuses options that would not count: of a server alone its own settings are told."""
+    from kvwatch.capacity.errors import PlanError
+
+    unset: dict[str, object] = {
+        "kv_cache_dtype": "auto", "tensor_parallel_size": 1, "pipeline_parallel_size": 1,
+        "decode_context_parallel_size": 1, "max_model_len": None, "block_size": None, "max_num_batched_tokens": None,
+        "kv_cache_memory": None, "gpu_memory": None, "gpu_memory_utilization": None, "weights": None,
+        "overhead": None, "lengths": None,
+    }  # fmt: skip
+    given = next((name for name, value in unset.items() if getattr(args, name) != value), None)
+    if given is not None:
+        raise PlanError(f"--{given.replace('_', '-')} counts only with a model: give --config, too")
 
 
 def _plan(args: argparse.Namespace, model: Model, live: Server | None) -> Plan:

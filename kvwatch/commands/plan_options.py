@@ -14,6 +14,8 @@ from kvwatch.settings.values import size
 
 DEFAULT_BATCHED = 8192
 DEFAULT_UTILIZATION = 0.92
+_LEAST_BYTES = 1 << 20
+"""No memory of a GPU is less; a number without a unit was meant as GiB."""
 _T = TypeVar("_T")
 
 
@@ -151,6 +153,8 @@ def _bytes(text: str) -> int:
     found = size(text)
     if found <= 0:
         raise ValueError("must be above 0")
+    if found < _LEAST_BYTES:
+        raise ValueError(f"these are {found} bytes: write for example 80GiB")
     return found
 
 

@@ -214,6 +214,8 @@ def test_what_is_not_known_is_refused(data: dict[str, Any], why: str) -> None:
         (LLAMA | {"layer_types": ["full_attention"]}, "a list of 32 entries"),
         (LLAMA | {"layer_types": ["sliding_attention", *["full_attention"] * 31]}, "sliding_window"),
         (LLAMA | {"torch_dtype": "int3"}, "torch_dtype int3"),
+        (config("lfm2-1.2b") | {"conv_L_cache": 1}, "a layer keeps nothing"),
+        (config("deepseek-v3") | {"kv_lora_rank": 1, "qk_rope_head_dim": -1}, "qk_rope_head_dim"),
     ],
 )
 def test_what_is_wrong_in_a_configuration_is_named(data: Any, why: str) -> None:

@@ -99,8 +99,11 @@ def test_without_a_length_a_plain_model_has_tokens_and_one_with_windows_has_none
     ("words", "why"),
     [
         ([], "say what to plan for"),
-        (["--layers", "32"], "--kv-heads and --head-dim is missing"),
-        (["--config", "nowhere.json"], "nowhere.json: No such file"),
+        (["--layers", "32"], "--kv-heads and --head-dim must be given"),
+        (["--layers", "1000000000", "--kv-heads", "8", "--head-dim", "128"], "that is no model; at most"),
+        (["--config", "nowhere.json"], "nowhere.json: No such file or directory; give the config.json"),
+        (["--config", "{model}", "--gpu-memory", "80"], "these are 80 bytes: write for example 80GiB"),
+        (["--config", "{model}", "--lengths", "p50=6k,p50=8k"], "p50 stands there twice"),
         (["--config", "{text}"], "not JSON"),
         (["--config", "{model}", "--layers", "3"], "one or the other"),
         (["--config", "{model}", "--weights", "16GiB"], "--weights counts only with --gpu-memory"),
@@ -116,6 +119,11 @@ def test_without_a_length_a_plain_model_has_tokens_and_one_with_windows_has_none
         (["--config", "{model}", "--gpu-memory-utilization", "92"], "above 0 and at most 1"),
         (["--config", "{model}", "--plot", "kv.pdf"], "must end in .svg or .png"),
         (["--url", "http://127.0.0.1:9"], "could not be read (refused"),
+        (
+            ["--url", "http://127.0.0.1:9", "--kv-cache-dtype", "fp8"],
+            "--kv-cache-dtype counts only with a model: give --config",
+        ),
+        (["--url", "http://127.0.0.1:9", "--lengths", "p50=900"], "--lengths counts only with a model"),
     ],
 )
 def test_bad_input_is_one_clear_line(kvwatch: Kvwatch, tmp_path: Path, words: list[str], why: str) -> None:
