@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
 #: Command -> module in `kvwatch.commands`, in the order of the help.
-COMMANDS = ("run", "demo", "check", "record", "replay", "plan", "explain", "render")
+COMMANDS = ("run", "demo", "check", "record", "replay", "compare", "plan", "explain", "render")
 
 _EPILOG = """\
 examples:

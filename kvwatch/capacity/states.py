@@ -45,9 +45,11 @@ def nemotron_h(config: Config) -> Layers:
     """Nemotron-H: `hybrid_override_pattern` says of each layer if it is Mamba 2 (M), attention (*) or neither; files
     that transformers 5 wrote have a list of words instead."""
     types = config.get("layers_block_type") or config.get("layer_types")
-    pattern: object = config.get("hybrid_override_pattern")
+    pattern: object
     if isinstance(types, list):
         pattern = "".join(_NEMOTRON_LETTERS.get(str(kind), "?") for kind in types)
+    else:
+        pattern = config.get("hybrid_override_pattern")
     if not isinstance(pattern, str) or set(pattern) - set("M*-E"):
         raise PlanError(
             "neither hybrid_override_pattern (of M, *, - and E) nor layers_block_type (of mamba, attention, mlp and"

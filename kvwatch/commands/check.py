@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from kvwatch.commands import live, options, text
-from kvwatch.commands.output import print_json, say
+from kvwatch.commands import live, options
+from kvwatch.commands.checklist import checklist
+from kvwatch.commands.output import draw, print_json
 from kvwatch.commands.verdict import Conclusion, conclude
 from kvwatch.commands.watch import Watch
 from kvwatch.core import report
-from kvwatch.core.percentiles import LATENCIES, labelled
 from kvwatch.core.pipeline import next_pace
-from kvwatch.core.symptoms import BY_ID
 from kvwatch.settings import Settings, TargetSettings
 
 HELP = "watch a server for a while and say what is wrong with it"
@@ -24,8 +24,11 @@ examples:
   kvwatch check                               the server on localhost:8000, for half a minute
   kvwatch check gpu1:8000 --for 2m            longer: more can be told
   kvwatch check gpu1:8000 --json | jq '.verdict, .limited, .findings'
+  kvwatch check gpu1:8000 --watch             go on until Ctrl-C, and always show how it stands
+  kvwatch check gpu1:8000 --checklist         before going live: what is shown, and what only you can know
 
-Findings have windows of a minute and more: for a verdict that rests on them watch for 2m.
+Findings have windows of a minute and more: for a verdict that rests on them watch for 2m. What is wrong comes first;
+a server with which nothing is wrong is one line, unless --all asks for its numbers.
 
 exit codes:
   0  fine: everything that matters could be told, and nothing is wrong
@@ -37,8 +40,6 @@ exit codes:
 _PATIENCE_S = 5.0
 """How long a server may give nothing at the start before there is no point in waiting."""
 _SETTINGS = ("thresholds", "disabled", "spellings", "aliases", "min_observations")
-_TITLES = {"fine": "Fine", "findings": "Findings", "pending": "On the way", "unknown": "Unknown"}
-_TTFT = LATENCIES["time_to_first_token_seconds"]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +51,21 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=30.0,
         help="how long to watch, as 30s, 5m, 1h; at least 10s (default: 30s)",
     )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="go on until Ctrl-C: in a terminal the report as it stands, else (and with --json) one for each change",
+    )
+    parser.add_argument(
+        "--checklist",
+        action="store_true",
+        help="also go through the checklist for tuning a KV cache with what the server's own data shows",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="tell the numbers though nothing is wrong, and every finding in full",
+    )
     live.add(parser, *_SETTINGS)
     options.add_progress(parser)
     options.add_json(parser)
@@ -58,13 +74,23 @@ def add(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     settings, target = live.settings_of(args)
     watch = Watch(target.name, settings.policy(target))
+    if args.watch:
+        return _standing(args, settings, target, watch)
     asyncio.run(_watch(args, settings, target, watch))
     found = conclude(watch)
-    if args.json:
-        print_json(as_data(watch, found))
-    else:
-        _print(watch, target, found)
+    _tell(args, target, watch, found)
     return found.code
+
+
+def _tell(args: argparse.Namespace, target: TargetSettings, watch: Watch, found: Conclusion) -> None:
+    if args.json:
+        print_json(as_data(watch, found, points=args.checklist), indent=None if args.watch else 2)
+        return
+    from kvwatch.commands.checked import checklist_of, report_of
+
+    draw(report_of(watch, target.url, found, everything=args.all))
+    if args.checklist:
+        draw(checklist_of(checklist(watch.good or watch.state)))
 
 
 async def _watch(args: argparse.Namespace, settings: Settings, target: TargetSettings, watch: Watch) -> None:
@@ -74,19 +100,87 @@ async def _watch(args: argparse.Namespace, settings: Settings, target: TargetSet
     with tqdm(
         total=total, unit=" scrapes", disable=options.no_bar(args), file=sys.stderr, leave=False
     ) as bar:
-        async with live.stopped_by_signals() as stop:
-            async for now, outcome in live.scrapes(
-                target, settings, stop, seconds=args.seconds, pace=lambda at: next_pace(watch.state, at)
-            ):
-                watch.take(outcome, now)
-                regimes = sorted({str(engine.regime) for engine in watch.state.engines.values()})
-                bar.set_postfix_str(", ".join(regimes), refresh=False)
-                bar.update()
-                if watch.good is None and watch.duration_s >= _PATIENCE_S:
-                    return
+
+        def took() -> bool:
+            regimes = sorted({str(engine.regime) for engine in watch.state.engines.values()})
+            bar.set_postfix_str(", ".join(regimes), refresh=False)
+            bar.update()
+            return watch.good is not None or watch.duration_s < _PATIENCE_S
+
+        await _feed(settings, target, watch, took, seconds=args.seconds)
 
 
-def as_data(watch: Watch, found: Conclusion) -> dict[str, Any]:
+async def _feed(
+    settings: Settings,
+    target: TargetSettings,
+    watch: Watch,
+    took: Callable[[], bool],
+    *,
+    seconds: float | None,
+) -> None:
+    """Scrapes into the watch until the time is over, a signal comes, or `took`, called after each, says no."""
+    async with live.stopped_by_signals() as stop:
+        async for now, outcome in live.scrapes(
+            target, settings, stop, seconds=seconds, pace=lambda at: next_pace(watch.state, at)
+        ):
+            watch.take(outcome, now)
+            if not took():
+                return
+
+
+def _standing(args: argparse.Namespace, settings: Settings, target: TargetSettings, watch: Watch) -> int:
+    """Watches until Ctrl-C; the exit code is that of how it stood then."""
+    on_screen = sys.stdout.isatty() and not args.json
+    with _on_screen(args, target, watch) if on_screen else _by_change(args, target, watch) as took:
+        asyncio.run(_feed(settings, target, watch, took, seconds=None))
+    found = conclude(watch)
+    if on_screen:
+        _tell(args, target, watch, found)
+    return found.code
+
+
+@contextlib.contextmanager
+def _on_screen(
+    args: argparse.Namespace, target: TargetSettings, watch: Watch
+) -> Iterator[Callable[[], bool]]:
+    """Shows the report as it stands after each scrape, on a screen of its own."""
+    from rich.live import Live
+
+    from kvwatch.commands.checked import report_of
+    from kvwatch.commands.output import screen
+
+    with Live(console=screen(), screen=True, auto_refresh=False) as shown:
+
+        def took() -> bool:
+            picture = report_of(watch, target.url, conclude(watch), everything=args.all)
+            shown.update(picture, refresh=True)
+            return True
+
+        yield took
+
+
+@contextlib.contextmanager
+def _by_change(
+    args: argparse.Namespace, target: TargetSettings, watch: Watch
+) -> Iterator[Callable[[], bool]]:
+    """Tells the report whenever the verdict or what fires is another."""
+    told: tuple[str, ...] = ()
+
+    def took() -> bool:
+        nonlocal told
+        found = conclude(watch)
+        stands = (found.word, *(one["symptom"] for one in watch.findings()))
+        if stands != told:
+            told = stands
+            _tell(args, target, watch, found)
+        return True
+
+    yield took
+
+
+def as_data(watch: Watch, found: Conclusion, *, points: bool = False) -> dict[str, Any]:
+    """All of it as plain data; with `points` the checklist as well."""
+    listed = [one.as_data() for one in checklist(watch.good or watch.state)] if points else None
     return watch.as_data() | {
         "verdict": found.word,
         "exit_code": found.code,
@@ -98,81 +192,5 @@ def as_data(watch: Watch, found: Conclusion) -> dict[str, Any]:
             report.identity(key) | {"symptom": name, "reason": reason}
             for key, name, reason in watch.unknown()
         ],
+        **({} if listed is None else {"checklist": listed}),
     }
-
-
-def _print(watch: Watch, target: TargetSettings, found: Conclusion) -> None:
-    say(f"{target.url}: {text.scrapes(watch.samples, watch.duration_s, watch.failures)}")
-    say(f"Time per regime: {text.shares(watch.regimes())}")
-    for engine in (watch.good or watch.state).engines.values():
-        say(f"\n{text.engine(engine.key)}, now {engine.regime}")
-        for name, value in _numbers(report.engine(engine)):
-            say(f"  {name:<24} {value}")
-    _print_gpus(watch)
-    for one in watch.findings():
-        say(f"\n{text.finding(one)}")
-    pending = watch.pending()
-    if pending:
-        say(
-            "\nPending (they hold already, but not yet for as long as it takes to be sure; watch longer with --for):"
-        )
-        for key, name in pending:
-            say(f"  {name} on {text.engine(key)}: {BY_ID[name].title}")
-    if found.limited:
-        say("\nOn the way:")
-        for limited in found.limited:
-            say(f"  {text.engine(limited.key)}: {limited.text}")
-    _print_unknown(watch)
-    say(f"\n{_TITLES[found.word]}: {found.why}")
-
-
-def _print_gpus(watch: Watch) -> None:
-    """Each GPU in a line; nothing where none is read."""
-    gpus = report.gpus(watch.state)["gpus"]
-    if gpus:
-        say("")
-    for gpu in gpus:
-        parts = (
-            ("SMs active", gpu["sm_active_ratio"]),
-            ("memory active", gpu["dram_active_ratio"]),
-            ("utilisation", gpu["utilization_ratio"]),
-        )
-        known = ", ".join(f"{name} {value:.0%}" for name, value in parts if value is not None)
-        say(f"GPU {gpu['gpu']:<22} {known or 'nothing of its activity is read'}")
-
-
-def _print_unknown(watch: Watch) -> None:
-    """What could not be told and why; of which engines, where there are several."""
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for key, name, reason in watch.unknown():
-        by_reason.setdefault((name, reason), []).append(text.engine(key))
-    if by_reason:
-        say("\nCould not be told:")
-    for (name, reason), where in by_reason.items():
-        on = f" on {', '.join(where)}" if len(watch.state.engines) > 1 else ""
-        say(f"  {name}{on}: {reason}")
-
-
-def _numbers(engine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The numbers that people ask for first, each with its value or why there is none."""
-    signals, derived = engine["signals"], engine["derived"]
-
-    def told(name: str, unit: str = "") -> str:
-        value = derived.get(name, signals.get(name))
-        if value is None:
-            return f"unknown: {engine['unknown'].get(name) or engine['missing'].get(name) or 'not exposed'}"
-        more = "≥ " if name in engine["at_least"] else ""
-        doubt = f" (not trusted: {engine['untrusted'][name]})" if name in engine["untrusted"] else ""
-        return f"{more}{value:.0%}{doubt}" if unit == "%" else f"{more}{report.number(value)}{unit}{doubt}"
-
-    yield "KV usage", told("kv_cache_usage_ratio", "%")
-    yield "requests", f"{told('requests_running')} running, {told('requests_waiting')} waiting"
-    yield "KV demand", f"{told('kv_cache_demand_ratio')} (1 is exactly full)"
-    yield "cache-pressure score", told("cache_pressure_score")
-    for part in ("occupancy", "queueing", "preemption"):
-        yield f"  {part}", told(f"cache_pressure_{part}_ratio")
-    yield "prefix hit ratio", told("prefix_cache_hit_ratio", "%")
-    yield "prompt tokens", told("prompt_tokens_per_second", "/s")
-    yield "generated tokens", told("generation_tokens_per_second", "/s")
-    for quantile in (0.5, 0.95):
-        yield f"TTFT p{quantile * 100:g}", told(labelled(_TTFT, quantile), " s")

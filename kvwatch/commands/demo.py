@@ -7,10 +7,9 @@ import asyncio
 import contextlib
 import logging
 import socket
-from importlib.resources import as_file, files
 from typing import Any
 
-from kvwatch.commands import options, text
+from kvwatch.commands import options, recorded, text
 from kvwatch.commands.output import print_json, say
 from kvwatch.settings import Settings, TargetSettings
 
@@ -19,15 +18,19 @@ EPILOG = """\
 examples:
   kvwatch demo                 then look at http://127.0.0.1:9477/
   kvwatch demo --for 20s       ends by itself
+  kvwatch demo --server-only     the recorded vLLM alone, on port 8000, for a kvwatch and a Prometheus of your own
 
 The recording is of a real vLLM whose KV cache runs full: requests queue, are preempted and computed again. It is
-served over HTTP as that vLLM did, and watched by the same sidecar as `kvwatch run`, five times as fast.
+served over HTTP as that vLLM did, and watched by the same sidecar as `kvwatch run`, five times as fast; with
+--server-only at its own pace.
 
 exit codes:
   0  ended by Ctrl-C or --for
   1  serving broke down
+  2  the address can't be used
 """
 _SPEED = 5.0
+_PORT = Settings.model_fields["port"].default
 _LOOK_EVERY_S = 0.2
 _TARGET = "demo"
 
@@ -36,8 +39,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
         type=options.port,
-        default=Settings.model_fields["port"].default,
-        help="port to serve on (default: 9477)",
+        help=f"port to serve on (default: {_PORT}, with --server-only {recorded.PORT})",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default: 127.0.0.1)")
+    parser.add_argument(
+        "--server-only", action="store_true", help="serve the recorded vLLM alone and watch nothing"
     )
     parser.add_argument(
         "--for",
@@ -50,9 +56,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    say = _Sayer(as_json=args.json)
     try:
-        return asyncio.run(_demo(args, say))
+        if args.server_only:
+            port = recorded.PORT if args.port is None else args.port
+            return asyncio.run(recorded.serve(args.host, port, args.seconds, as_json=args.json))
+        return asyncio.run(_demo(args, _Sayer(as_json=args.json)))
     except KeyboardInterrupt:
         return 0
 
@@ -71,31 +79,23 @@ class _Sayer:
 
 
 async def _demo(args: argparse.Namespace, say: _Sayer) -> int:
-    from kvwatch.playback import Playback
-    from kvwatch.recording import read
     from kvwatch.sidecar.clock import ScaledClock, SystemClock
     from kvwatch.sidecar.service import serve
 
     clock = ScaledClock(SystemClock(), _SPEED)
-    with as_file(files("kvwatch") / "data" / "demo.jsonl.gz") as path:
-        playback = Playback(
-            read(path),
-            clock.now,
-            loop=True,
-            on_round=lambda n: say(
-                "\n-- the recording is over and begins anew, which looks like a restart of vLLM --", round=n
-            ),
-        )
+    playback = recorded.playback(
+        clock.now,
+        lambda n: say(
+            "\n-- the recording is over and begins anew, which looks like a restart of vLLM --", round=n
+        ),
+    )
     stop = asyncio.Event()
     if args.seconds is not None:
         asyncio.get_running_loop().call_later(args.seconds, stop.set)
-    port = _free(args.port)
-    if port != args.port and args.port:
-        say(
-            f"Port {args.port} is in use; port {port} is free and taken instead.",
-            port_in_use=args.port,
-            port=port,
-        )
+    wanted = _PORT if args.port is None else args.port
+    port = _free(args.host, wanted)
+    if port != wanted and wanted:
+        say(f"Port {wanted} is in use; port {port} is free and taken instead.", port_in_use=wanted, port=port)
     async with playback:
         url = await playback.start()
         settings = Settings(
@@ -103,7 +103,7 @@ async def _demo(args: argparse.Namespace, say: _Sayer) -> int:
             interval_s=1.0,
             timeout_s=0.9,
             duty_cycle=0.5,
-            host="127.0.0.1",
+            host=args.host,
             port=port,
             log_level="error",
             gpu="off",  # the recorded server had none, and this machine's are no part of it
@@ -124,12 +124,15 @@ async def _demo(args: argparse.Namespace, say: _Sayer) -> int:
                     await task  # raises what ended it, as when nobody reads any more
 
 
-def _free(port: int) -> int:
+def _free(host: str, port: int) -> int:
     """`port` if it can be had, else another."""
     for candidate in (port, 0):
-        with socket.socket() as probe, contextlib.suppress(OSError):
+        with (
+            socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe,
+            contextlib.suppress(OSError),
+        ):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", candidate))
+            probe.bind((host, candidate))
             return int(probe.getsockname()[1])
     return 0
 

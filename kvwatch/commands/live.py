@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,18 @@ from kvwatch.core.outcome import Facts, Outcome, Pace, Scrape
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load
 from kvwatch.settings.target import overridden, parse_target, same_server
 
-_TARGET_FLAGS = ("token_file", "ca_file", "insecure_tls", "max_num_seqs", "gpus")
+TARGET_FLAGS = (
+    "token_file",
+    "username",
+    "password_file",
+    "ca_file",
+    "cert_file",
+    "key_file",
+    "insecure_tls",
+    "max_num_seqs",
+    "gpus",
+)
+_PLACEHOLDER = {"gpus": "GPUS", "username": "NAME"}
 _SETTINGS = ("config", "interval_s", "timeout_s", "max_body_bytes", "gpu", "gpu_url", "gpu_interval_s")
 
 
@@ -29,7 +40,17 @@ def add(parser: argparse.ArgumentParser, *more: str) -> None:
         help="where the server's metrics are; /metrics and http:// may be left out"
         " (default: the target of the settings, else http://localhost:8000/metrics)",
     )
-    for name in _TARGET_FLAGS:
+    add_target_flags(parser)
+    options.add_settings(parser, (*_SETTINGS, *more))
+
+
+def add_target_flags(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup, *, but: Collection[str] = ()
+) -> None:
+    """How to reach the server, and what it can't tell of itself; `but` names those that are left out."""
+    for name in TARGET_FLAGS:
+        if name in but:
+            continue
         described = TargetSettings.model_fields[name].description
         flag = f"--{name.replace('_', '-')}"
         if name == "insecure_tls":
@@ -37,8 +58,7 @@ def add(parser: argparse.ArgumentParser, *more: str) -> None:
         elif name == "max_num_seqs":
             parser.add_argument(flag, metavar="REQUESTS", type=options.requests, help=described)
         else:
-            parser.add_argument(flag, metavar="GPUS" if name == "gpus" else "FILE", help=described)
-    options.add_settings(parser, (*_SETTINGS, *more))
+            parser.add_argument(flag, metavar=_PLACEHOLDER.get(name, "FILE"), help=described)
 
 
 def settings_of(args: argparse.Namespace) -> tuple[Settings, TargetSettings]:
@@ -51,7 +71,7 @@ def settings_of(args: argparse.Namespace) -> tuple[Settings, TargetSettings]:
     given = options.given(args)
     wrong: tuple[str, ...] = ()
     used = {"targets", *_SETTINGS} | (options.JUDGEMENT if hasattr(args, "thresholds") else set())
-    extra = {name: getattr(args, name) for name in _TARGET_FLAGS if getattr(args, name) is not None}
+    extra = {name: value for name in TARGET_FLAGS if (value := getattr(args, name)) is not None}
     if args.url is not None:
         asked, wrong = _configured(given, parse_target(args.url) | extra)
         given["targets"] = [asked]
@@ -135,18 +155,18 @@ async def scrapes(
 ) -> AsyncIterator[tuple[float, Outcome]]:
     """Whole pages, an interval apart, with their monotonic time and what was read meanwhile of the GPUs and, once it
     answers, of the server's other endpoints, until the time is over or `stop` is set."""
+    from kvwatch.sidecar.clients import CannotServe, usable_client
     from kvwatch.sidecar.clock import SystemClock
     from kvwatch.sidecar.gpus import read_beside
     from kvwatch.sidecar.lookups import Lookups
     from kvwatch.sidecar.scrape import Scraper
-    from kvwatch.sidecar.transport import client_for
 
     asyncio.get_running_loop().set_default_executor(Lookups())  # nobody waits for a name server at the end
     clock = SystemClock()
     try:
-        client = client_for(target)
-    except OSError as error:
-        raise SettingsError([f"can't use the certificates in {target.ca_file}: {error}"]) from None
+        client = usable_client(target, "target")
+    except CannotServe as error:
+        raise SettingsError([str(error)]) from None
     async with client, read_beside(settings, clock) as gpus, contextlib.AsyncExitStack() as stack:
         scraper, feed = Scraper(target, settings, client), gpus.feed()
         asking = _Asking()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar
 
 from kvwatch.commands.output import complain
 from kvwatch.settings import Settings, load
@@ -13,7 +13,9 @@ from kvwatch.settings.model import choices
 from kvwatch.settings.sources import SECRET, SERVERS, flag
 from kvwatch.settings.target import MOST_SEQS, target_name
 from kvwatch.settings.values import duration
+from kvwatch.settings.values import size as byte_size
 
+_Number = TypeVar("_Number", int, float)
 #: Settings of the judgement.
 JUDGEMENT = frozenset(
     {
@@ -97,7 +99,7 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--json", action="store_true", help="print the same as JSON")
 
 
@@ -116,8 +118,17 @@ def no_bar(args: argparse.Namespace) -> bool | None:
 
 def seconds(text: str) -> float:
     """A duration above zero, for argparse."""
+    return _above_zero(text, duration)
+
+
+def size(text: str) -> int:
+    """A number of bytes above zero, for argparse."""
+    return _above_zero(text, byte_size)
+
+
+def _above_zero(text: str, understood: Callable[[str], _Number]) -> _Number:
     try:
-        value = duration(text)
+        value = understood(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from None
     if value <= 0:

@@ -14,11 +14,16 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvwatch.core.report import clean
 from kvwatch.settings.plain import escaped, redacted
 
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+_WIDEST = 110
+"""Columns of what is drawn."""
 _UNSEEN = re.compile(r"[^ -~]")
 
 
@@ -50,6 +55,31 @@ def say(text: str = "", *, end: str = "\n", flush: bool = False) -> None:
     """Prints for people."""
     with _writing():
         print(escaped(redacted(text)), end=end, flush=flush)
+
+
+def shown(text: str) -> str:
+    """`text` as it may be shown: without secrets, and without what a terminal would obey. For `draw`."""
+    return escaped(redacted(text), keep="\n")
+
+
+def screen() -> Console:
+    """What draws: plain where nobody looks or no colour is wanted, and never wider than one can read."""
+    from rich.console import Console
+
+    looked_at = sys.stdout.isatty()
+    colours = "auto" if looked_at and not os.environ.get("NO_COLOR") else None
+    console = Console(file=sys.stdout, color_system=colours, highlight=False, emoji=False, markup=False)  # type: ignore[arg-type]
+    console.width = min(console.width, _WIDEST) if looked_at else _WIDEST
+    return console
+
+
+def draw(picture: RenderableType) -> None:
+    """Prints for people what `rich` draws: tables and colours. Every text in it must have passed `shown`."""
+    console = screen()
+    with console.capture() as drawn:
+        console.print(picture, crop=False)
+    with _writing():
+        print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
 
 
 def complain(line: str) -> None:

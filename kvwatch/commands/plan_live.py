@@ -30,14 +30,8 @@ def ask(args: argparse.Namespace) -> Server:
     Raises:
         PlanError: it can't be read, or has served nothing yet.
     """
-    asked = argparse.Namespace(
-        url=args.url,
-        token_file=args.token_file,
-        ca_file=args.ca_file,
-        insecure_tls=args.insecure_tls,
-        max_num_seqs=args.max_num_seqs,
-        gpus=None,
-    )
+    reached = {name: getattr(args, name, None) for name in live.TARGET_FLAGS}
+    asked = argparse.Namespace(url=args.url, **reached)
     settings, target = live.settings_of(asked)
     watch = Watch(target.name, settings.policy(target))
     asyncio.run(_watch(settings, target, watch))

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from kvwatch.capacity.lengths import parse
 from kvwatch.capacity.units import tokens
-from kvwatch.commands import options
+from kvwatch.commands import live, options
 from kvwatch.settings.values import size
 
 DEFAULT_BATCHED = 8192
@@ -120,12 +120,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="whole lengths, prompt and output, as p50=900,p95=6k,p99=12k",
     )
-    load.add_argument("--url", metavar="URL", help="a running server: its lengths, cache and limits")
-    for name in ("token-file", "ca-file"):
-        load.add_argument(f"--{name}", metavar="FILE", help="for --url, as in `kvwatch check`")
-    load.add_argument(
-        "--insecure-tls", action="store_true", default=None, help="for --url, as in `kvwatch check`"
-    )
+    server = parser.add_argument_group("a running server")
+    server.add_argument("--url", metavar="URL", help="its lengths, cache and limits")
+    live.add_target_flags(server, but=("max_num_seqs", "gpus"))
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw it, as .svg or .png (needs kvwatch[plot])"
     )

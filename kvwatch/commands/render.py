@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-HELP = "write alerts/ and the tables of the README from the code"
+HELP = "write alerts/, dashboards/ and the tables of the README from the code"
 EPILOG = """\
 examples:
   kvwatch render            in a checkout of kvwatch
   kvwatch render --check    is anything stale?
   kvwatch render --config alerts.toml
-                            alerts with labels, severities, links and an objective of your own
+                            alerts with labels, severities, links and an objective of your own; dashboards
+                            with your matchers and runbooks
 
 exit codes:
   0  written, or with --check: all is current
@@ -23,7 +24,10 @@ exit codes:
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="write nothing, say what is stale")
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="what the alerts should be like (TOML; README: Alerts)"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="what alerts and dashboards should be like (TOML; README: Alerts)",
     )
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvwatch.commands import options
 from kvwatch.commands.output import print_json, say
-from kvwatch.core.told import LogVerdict
-from kvwatch.settings import Settings, show
+from kvwatch.settings import load, show
 from kvwatch.settings.showing import provenance
+
+if TYPE_CHECKING:
+    from kvwatch.logs.tail import Tail
 
 HELP = "watch vLLM servers and serve what is found: the sidecar"
 EPILOG = """\
@@ -27,6 +29,9 @@ examples:
 Durations are seconds, or as 500ms, 30s, 5m, 1h. Options come before the environment (KVWATCH_ and the option's name),
 that before the file. Secrets are taken from the environment or from files only. kvwatch starts whether vLLM is there
 or not. KVWATCH_PORT=tcp://… is what Kubernetes sets for a Service named kvwatch; it is ignored.
+
+SIGHUP has it read the settings anew, files with tokens and certificates too: servers are added, removed and changed,
+and the others are watched on. What is wrong changes nothing, and is logged and counted.
 
 exit codes:
   0  stopped by SIGTERM or Ctrl-C
@@ -53,20 +58,11 @@ def main(args: argparse.Namespace) -> int:
         return 0
     from kvwatch.sidecar.service import serve
 
-    with logs_of(settings) as logs:
-        return asyncio.run(serve(settings, logs=logs))
+    return asyncio.run(serve(settings, read=lambda: load(options.given(args)), follow=_follow))
 
 
-@contextlib.contextmanager
-def logs_of(settings: Settings) -> Iterator[dict[str, Callable[[], LogVerdict | None]]]:
-    """What the log of each server tells that is given with one; read beside, while the block runs."""
-    files = {
-        target.name: file for target in settings.targets if (file := settings.log_of(target)) is not None
-    }
-    with contextlib.ExitStack() as stack:
-        if files:
-            from kvwatch.logs.tail import Tail
+def _follow(file: Path) -> Tail:
+    """What is read of a server's log as it grows."""
+    from kvwatch.logs.tail import Tail
 
-            yield {name: stack.enter_context(Tail(file)).newest for name, file in files.items()}
-        else:
-            yield {}
+    return Tail(file)

@@ -67,13 +67,24 @@ class Deliveries:
     last_success: float | None = None
 
 
-def _nothing(_: Reading | Deliveries) -> Iterable[Sample]:
+@dataclass(frozen=True, slots=True)
+class Reloads:
+    """How often the settings were read anew, by outcome, and when they last were, unix seconds; `good` if the last
+    try succeeded."""
+
+    outcomes: Mapping[str, int]
+    good: bool = True
+    last_success: float | None = None
+
+
+def _nothing(_: Reading | Deliveries | Reloads) -> Iterable[Sample]:
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One exported family. Its samples are read off each target, or off what each Alertmanager was sent."""
+    """One exported family. Its samples are read off each target, off what each Alertmanager was sent, or off what
+    became of the settings."""
 
     name: str
     type: Type
@@ -82,6 +93,7 @@ class Metric:
     labels: tuple[str, ...]
     samples: Callable[[Reading], Iterable[Sample]] = _nothing
     deliveries: Callable[[Deliveries], Iterable[Sample]] = _nothing
+    reloads: Callable[[Reloads], Iterable[Sample]] = _nothing
 
     @property
     def full_name(self) -> str:
@@ -232,7 +244,7 @@ def _symptom_firing(reading: Reading) -> Iterator[Sample]:
 def _symptom_evidence(reading: Reading) -> Iterator[Sample]:
     for key, name, life in lifecycles(reading.state):
         if life.goes_on:
-            for fact, text, value in evidence.samples(life.evidence):
+            for fact, text, value in evidence.samples(life.told):
                 yield (*key, name, fact, text), value
 
 
@@ -343,6 +355,16 @@ def _notified_at(sent: Deliveries) -> Iterator[Sample]:
         yield (sent.alertmanager,), round(sent.last_success, 1)
 
 
+def _reloads(settings: Reloads) -> Iterator[Sample]:
+    for outcome, count in settings.outcomes.items():
+        yield (outcome,), float(count)
+
+
+def _reloaded_at(settings: Reloads) -> Iterator[Sample]:
+    if settings.last_success is not None:
+        yield (), round(settings.last_success, 1)
+
+
 def _age(reading: Reading) -> float | None:
     good_at = reading.state.good_at
     return None if good_at is None else max(reading.now - good_at, 0.0)
@@ -435,12 +457,53 @@ METRICS: tuple[Metric, ...] = (
         _one(lambda r: len(r.state.unknown_families) if r.state.up else None),
     ),
     Metric(
+        "engines",
+        _G,
+        _S,
+        "Engines that are kept, those that left the page within the history among them; at most 256 a target.",
+        TARGET,
+        _one(lambda r: len(r.state.engines)),
+    ),
+    Metric(
+        "series_left_out",
+        _G,
+        _S,
+        "Series of vLLM that are not read because they are beyond kvwatch's limits: 256 engines, 32 values of a"
+        " label, 200 buckets, names of 1000 characters.",
+        TARGET,
+        _one(lambda r: r.state.left_out if r.state.up else None),
+    ),
+    Metric(
         "core_signal_missing",
         _G,
         _S,
         "1 if a signal without which no regime can be told is not there.",
         (*ENGINE, "signal"),
         _core_missing,
+    ),
+    Metric(
+        "config_reloads_total",
+        _C,
+        _S,
+        "Times that the settings were read anew (SIGHUP), by outcome: ok, or failed, which leaves the old in force.",
+        ("outcome",),
+        reloads=_reloads,
+    ),
+    Metric(
+        "config_last_reload_successful",
+        _G,
+        _S,
+        "1 if the settings in force are those that were last found: 0 after a reload that failed.",
+        (),
+        reloads=lambda settings: [((), float(settings.good))],
+    ),
+    Metric(
+        "config_last_reload_success_timestamp_seconds",
+        _G,
+        _S,
+        "When the settings in force were read, unix seconds.",
+        (),
+        reloads=_reloaded_at,
     ),
     # -- time and regimes -----------------------------------------------------------------------------------
     Metric(

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from kvwatch.core.lifecycle import Lifecycle
 from kvwatch.core.report import parted, spoken
 
+NEWS_EVERY_S = 60.0
+"""How often other names or texts may come into the evidence of a symptom that fires: each is a series of its own."""
 MOST = 24
 """Samples of one finding; what comes later in its evidence is left out."""
 _MOST_CHARACTERS = 120
@@ -22,6 +26,19 @@ def samples(evidence: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
     flat = (one for name, value in judged.items() for one in _flat(name, value))
     for _, sample in zip(range(MOST), flat, strict=False):
         yield sample
+
+
+def told(life: Lifecycle, now: float) -> Lifecycle:
+    """A symptom that fires, with the evidence to export: the newest, unless that has other names or texts than what
+    is told so soon after those came. What a server says would otherwise make a series at every scrape."""
+    same = _labels(life.told) == _labels(life.evidence)
+    if life.told_at is None or (not same and now - life.told_at >= NEWS_EVERY_S):
+        return replace(life, told=life.evidence, told_at=now)
+    return replace(life, told=life.evidence) if same else life
+
+
+def _labels(evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, text) for name, text, _ in samples(evidence)]
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, str, float]]:

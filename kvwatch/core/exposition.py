@@ -26,11 +26,14 @@ from typing import TypeVar
 
 from kvwatch.core.outcome import Failure
 
-#: Prometheus refuses none of these by default; a page beyond them is broken or hostile.
-MAX_SAMPLES = 200_000
+#: Prometheus refuses none of these by default; a page beyond them is broken or hostile
+#: (256 engines have 90,000 samples).
+MAX_SAMPLES = 100_000
 MAX_LINES = 1_000_000
 MAX_LABEL_VALUE = 1 << 20
-_MEMO_BYTES = 16 << 20
+_MEMO_BYTES, _MEMO_LEAST, _MEMO_PER_BYTE = 16 << 20, 1 << 20, 16
+"""What is remembered of series, at most: so much for each byte of the longest page, between the two others. A page's
+own series take about half of it; what is gone does not add up."""
 _SKIP_LIMIT = 4096
 
 
@@ -128,7 +131,9 @@ class Reader:
         self._comments: dict[bytes, tuple[str, str | None]] = {}
         """Family, and text of a HELP, by the line."""
         self._interned: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}
-        self._held = 0
+        self._words: dict[str, str] = {}
+        """Names of series and labels: each is held once, however many series have it."""
+        self._held, self._most = 0, _MEMO_LEAST
         self._skip: dict[bytes, bool] = {}
         self._passed: dict[bytes, tuple[int, str]] = {}
         """Line breaks of blocks that were passed over, and their families, by the family as it is written."""
@@ -145,6 +150,7 @@ class Reader:
             raise BadExposition(Failure.TOO_LARGE, f"more than {MAX_LINES} lines")
         if b"\r" in body:
             body = body.replace(b"\r\n", b"\n")
+        self._most = min(max(self._most, _MEMO_LEAST + _MEMO_PER_BYTE * len(body)), _MEMO_BYTES)
         found = _Read()
         # A line break can't be inside a label value, so a page can be cut before each HELP line.
         first, *blocks = body.split(b"\n# HELP ")
@@ -294,15 +300,21 @@ class Reader:
         identity = parsed[:2]
         one = self._interned.get(identity)
         if one is None:
-            one = Series(*identity, _FAMILY_SUFFIX.sub("", name))
+            one = self._new(*identity)
+            identity = (one.name, one.labels)
         self._remember(self._memo, stripped[: parsed[2]], one)
         self._interned.setdefault(identity, one)
         found.series.append(one)
         found.values.append(float(number.group(1)))
 
+    def _new(self, name: str, labels: tuple[tuple[str, str], ...]) -> Series:
+        word, family = self._words.setdefault, _FAMILY_SUFFIX.sub("", name)
+        labels = tuple([(word(key, key), value) for key, value in labels])
+        return Series(word(name, name), labels, word(family, family))
+
     def _remember(self, memo: dict[bytes, _T], key: bytes, what: _T) -> None:
-        if self._held > _MEMO_BYTES:
-            for one in (self._memo, self._unwanted, self._comments, self._interned):
+        if self._held > self._most:
+            for one in (self._memo, self._unwanted, self._comments, self._interned, self._words):
                 one.clear()
             self._held = 0
         if key and key not in memo:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from kvwatch.core.evidence import told
 from kvwatch.core.lifecycle import Lifecycle, Stage, step
 from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import EngineState, State, Transition
@@ -102,7 +103,7 @@ def _engine_symptoms(
 def _stepped(
     state: State, row: Symptom, before: Lifecycle | None, judgement: Judgement, now: float
 ) -> Lifecycle:
-    return step(
+    after = step(
         before or Lifecycle(),
         judgement,
         now,
@@ -110,6 +111,7 @@ def _stepped(
         keep_s=state.limits[f"{row.id}.keep"],
         grace_s=state.policy.unknown_grace_s,
     )
+    return told(after, now) if after.goes_on else after
 
 
 def counted(before: State, after: State, now: float) -> tuple[State, tuple[Transition, ...]]:

@@ -45,6 +45,10 @@ class Lifecycle:
     judged_at: float | None = None
     verdict: Verdict = Verdict.CLEAR
     unknown_since: float | None = None
+    told: Evidence = field(default_factory=dict)
+    """The evidence as it is exported while the symptom fires (`kvwatch.core.evidence.told`)."""
+    told_at: float | None = None
+    """When other names or texts than before came into it."""
 
     @property
     def goes_on(self) -> bool:
@@ -80,6 +84,7 @@ def step(
         if progressed >= keep_s:
             stage, since, progressed = Stage.INACTIVE, now, 0.0
     keeps = stage is Stage.FIRING and judgement.verdict is Verdict.CLEAR
+    goes_on = stage is Stage.FIRING and before.goes_on
     return Lifecycle(
         stage=stage,
         since=now if since is None else since,
@@ -90,6 +95,8 @@ def step(
         judged_at=now,
         verdict=judgement.verdict,
         unknown_since=None,
+        told=before.told if goes_on else {},
+        told_at=before.told_at if goes_on else None,
     )
 
 

@@ -25,7 +25,8 @@ class Page:
 
     `engines` by key; `server` has what concerns the whole target. `unknown_families` are vLLM's families that
     kvwatch has never heard of: tomorrow's rename. `exposed` are the sample names that were read.
-    `configured` says that a cache configuration was there, which even an idle server shows.
+    `configured` says that a cache configuration was there, which even an idle server shows. `left_out` is how many
+    series are not read because they are beyond the limits (`kvwatch.core.plan`).
     """
 
     engines: Mapping[EngineKey, Snapshot]
@@ -33,8 +34,11 @@ class Page:
     unknown_families: tuple[str, ...]
     exposed: tuple[str, ...]
     configured: bool
+    left_out: int = 0
 
 
+_PLANS, _MOST_HELD = 4, 100_000
+"""How many plans are remembered, of as many series in all."""
 _SPECULATIVE = "speculative decoding is on: an output is several tokens, so this is the time between outputs"
 
 
@@ -61,8 +65,17 @@ class Interpreter:
                 return plan
         plan = Planner(self.vocabulary, page).plan()
         if not page.conflicts:
-            self._plans = [plan, *self._plans[:3]]
+            self._keep(plan)
         return plan
+
+    def _keep(self, plan: Plan) -> None:
+        """Remembers a plan, and as many of the last ones as weigh little."""
+        held, kept = plan.weight, [plan]
+        for one in self._plans[: _PLANS - 1]:
+            held += one.weight
+            if held <= _MOST_HELD:
+                kept.append(one)
+        self._plans = kept
 
     def _apply(self, plan: Plan, values: Sequence[float]) -> Page:
         engines = {}
@@ -78,7 +91,7 @@ class Interpreter:
                 key, found, missing, caveats, one.config, one.generation, one.features, served
             )
         server = Snapshot(EngineKey(self.target), *_read(plan.server, values))
-        return Page(engines, server, plan.unknown, plan.exposed, plan.configured)
+        return Page(engines, server, plan.unknown, plan.exposed, plan.configured, plan.left_out)
 
     def _not_yet(self, missing: dict[str, str], reads: Reads) -> None:
         """Before the first request some releases show no gauges: that is no fault of theirs."""

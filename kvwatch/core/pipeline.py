@@ -27,6 +27,7 @@ from kvwatch.core.gpu import GpuWindow
 from kvwatch.core.judging import counted, judged
 from kvwatch.core.normalise import Page
 from kvwatch.core.outcome import REACHABLE, Logged, Outcome, Pace, Scrape, ScrapeError
+from kvwatch.core.plan import MAX_ENGINES
 from kvwatch.core.regimes import Regime
 from kvwatch.core.snapshot import EngineKey, Snapshot
 from kvwatch.core.state import FAILING_MEMORY_S, EngineState, Event, LastScrape, State, Transition
@@ -34,8 +35,6 @@ from kvwatch.core.symptoms import Restart
 
 _FELL_TOGETHER = 2
 """So many counters falling at once are a restart; one alone is a reset of that one."""
-MAX_ENGINES = 256
-"""Engines of one target that are kept, those on the page and those that left it."""
 _STARTS_IN_S = 20.0
 """No vLLM is up again this soon after it was: another process so soon is another server behind one address."""
 _SAID_AGAIN_S = 600.0
@@ -152,6 +151,7 @@ def _answered(state: State, page: Page, scrape: Scrape | Logged, now: float) -> 
     for key in sorted(set(engines) - set(page.engines), key=lambda gone: engines[gone].seen_at):
         if len(engines) <= MAX_ENGINES:
             break
+        events.append(Event(now, scrape.wall, "engine_vanished", key))
         del engines[key]
     server = page.server if not (partial and state.server) else completed(page.server, state.server)
     return replace(
@@ -165,6 +165,7 @@ def _answered(state: State, page: Page, scrape: Scrape | Logged, now: float) -> 
         engines=engines,
         server=server,
         unknown_families=state.unknown_families if narrowed else page.unknown_families,
+        left_out=state.left_out if narrowed else page.left_out,
         exposed=state.exposed if narrowed else page.exposed,
         configured=page.configured or (partial and state.configured),
         facts=scrape.facts or state.facts,

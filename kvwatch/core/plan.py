@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvwatch.core.candidate import Candidate, scale_of
@@ -20,9 +20,21 @@ from kvwatch.core.snapshot import CacheConfig
 from kvwatch.core.vllm import CONFIG_LABELS, FEATURES, RAY, Alias, Part, Role, Vocabulary
 
 _REPLICA_LABELS = ("ReplicaId", "WorkerId")
-#: Label values of one signal beyond this are a broken page, not vLLM.
+#: What is beyond these is a broken or hostile page, not vLLM: it is counted, and not read.
+MAX_ENGINES = 256
 _MAX_DIMENSION = 32
-_MAX_ENGINES = 256
+"""Label values of one signal."""
+_MAX_BUCKETS = 200
+_MAX_CONFIGS = 32
+"""Series that should all say the same of one engine's cache."""
+_MAX_NAME = 1000
+"""Characters of what tells an engine, or a label value of a signal: each stands in hundreds of exported series."""
+_MAX_UNKNOWN, _MAX_FAMILY = 100, 200
+"""Families that are listed, and characters of each."""
+
+#: Labels of a configuration that say whose it is, not what.
+_WHOSE = frozenset({*_REPLICA_LABELS, "engine", "model_name", "pid", "server"})
+_MOST_LABELS, _LONGEST = 100, 200
 
 Order = tuple[int, int, bool]
 """Rank of the alias, rank of the spelling, and whether the name is inexact: the least comes first."""
@@ -60,6 +72,13 @@ class Plan:
     families: tuple[str, ...]
     exposed: tuple[str, ...]
     configured: bool
+    left_out: int
+    """Series that are not read because they are beyond the limits."""
+
+    @property
+    def weight(self) -> int:
+        """How much is held for it, roughly, in series."""
+        return len(self.series) + len(self.families)
 
 
 class Planner:
@@ -72,19 +91,19 @@ class Planner:
         self.server: dict[str, dict[Order, Candidate]] = {}
         self.configs: dict[tuple[str, str], list[dict[str, str]]] = {}
         """By replica and engine, each empty where the series has no such label."""
+        self.said: dict[tuple[str, str], list[dict[str, str]]] = {}
+        """All labels of `configs`, as they stand there."""
         self.labelled: set[tuple[str, str]] = set()
+        self.left_out = 0
 
     def plan(self) -> Plan:
         page = self.page
         for index, series in enumerate(page.series):
             role = self.vocabulary.role(series.name)
-            if role is not None:
-                self._place(series, role, index)
+            if role is not None and not self._place(series, role, index):
+                self.left_out += 1
         features = self._features(page.families)
-        engines = {
-            key: self._engine_plan(key, found, features)
-            for key, found in list(self.engines.items())[:_MAX_ENGINES]
-        }
+        engines = {key: self._engine_plan(key, found, features) for key, found in self.engines.items()}
         return Plan(
             series=page.series,
             help=page.help,
@@ -94,6 +113,7 @@ class Planner:
             families=page.families,
             exposed=tuple(sorted({series.name for series in page.series})),
             configured=bool(self.configs),
+            left_out=self.left_out,
         )
 
     def _engine_plan(self, key: tuple[str, str], found: Slots, features: frozenset[str]) -> EnginePlan:
@@ -116,49 +136,57 @@ class Planner:
             reads.present.append((signal, [(one, scale_of(one.alias, config)) for one in found]))
         return reads
 
-    def _place(self, series: Series, role: Role, index: int) -> None:
+    def _place(self, series: Series, role: Role, index: int) -> bool:
+        """Puts a series where it belongs, if it belongs anywhere; False if it is beyond the limits."""
         signal = role.signal
         labels = dict(series.labels)
         if "server" in labels and "model_name" not in labels:
-            return
+            return True
         if signal.kind is Kind.INFO:
-            self._place_config(labels)
-            return
+            return self._place_config(labels)
         rank, alias = self._alias(role, series.name)
         if any(labels.get(name) != value for name, value in alias.where):
-            return
-        label = None
-        if signal.dimension:
-            label = labels.get(alias.label)
-            if label in alias.but:
-                return
-        le = _le(labels.get("le")) if role.part is Part.BUCKET else None
-        if signal.level is Level.TARGET:
-            slot = self.server
-        else:
-            key = (labels.get("model_name", ""), _engine(labels))
-            if "engine" in labels:
-                self.labelled.add(key)
-            slot = self.engines.setdefault(key, {})
-        ranked = slot.setdefault(signal.name, {})
+            return True
+        label = labels.get(alias.label) if signal.dimension else None
+        if signal.dimension and (label is None or label in alias.but):
+            return True
+        slot = self.server if signal.level is Level.TARGET else self._slot(labels)
+        if slot is None:
+            return False
         order = (rank, role.spelling, not role.exact)
-        candidate = ranked.setdefault(order, Candidate(alias))
-        if (
-            label is not None
-            and len(candidate.by_label) >= _MAX_DIMENSION
-            and label not in candidate.by_label
-        ):
-            return
-        if signal.dimension and label is None:
-            return
+        candidate = slot.setdefault(signal.name, {}).setdefault(order, Candidate(alias))
+        le = _le(labels.get("le")) if role.part is Part.BUCKET else None
+        if label is not None and not _fits(label, candidate.by_label, _MAX_DIMENSION):
+            return False
+        if le is not None and le not in candidate.buckets and len(candidate.buckets) >= _MAX_BUCKETS:
+            return False
         candidate.add(role.part, label, le, index)
         if series in self.page.conflicts:
             candidate.add(role.part, label, le, self._other())
+        return True
 
-    def _place_config(self, labels: Mapping[str, str]) -> None:
+    def _slot(self, labels: Mapping[str, str]) -> dict[str, dict[Order, Candidate]] | None:
+        """Where signals of an engine go; None for one beyond the limits."""
+        key = (labels.get("model_name", ""), _engine(labels))
+        if key not in self.engines and (len(self.engines) >= MAX_ENGINES or max(map(len, key)) > _MAX_NAME):
+            return None
+        if "engine" in labels:
+            self.labelled.add(key)
+        return self.engines.setdefault(key, {})
+
+    def _place_config(self, labels: Mapping[str, str]) -> bool:
         key = (_replica(labels), labels.get("engine", ""))
         found = {name: value for name in CONFIG_LABELS if (value := _text(labels.get(name))) is not None}
-        self.configs.setdefault(key, []).append(found)
+        if key not in self.configs and len(self.configs) >= MAX_ENGINES:
+            return False
+        said = self.configs.setdefault(key, [])
+        if len(said) >= _MAX_CONFIGS or any(len(value) > _MAX_NAME for value in found.values()):
+            return False
+        said.append(found)
+        self.said.setdefault(key, []).append(
+            {name: value[:_LONGEST] for name, value in labels.items() if name not in _WHOSE}
+        )
+        return True
 
     def _other(self) -> int:
         """An index whose value certainly differs: a series exposed twice with different values is ambiguous."""
@@ -204,6 +232,7 @@ class Planner:
             prefix_match_unit=_number(found.get("prefix_match_unit")),
             hybrid=any(_number(found.get(n)) for n in ("mamba_page_size_padded", "mamba_block_size")),
             known=True,
+            labels=tuple(sorted(_common(self.said[key]).items())[:_MOST_LABELS]),
         )
 
     def _generation(self, key: tuple[str, str], found: Mapping[str, object]) -> str:
@@ -226,7 +255,7 @@ class Planner:
             for f in families
             if (b := self.vocabulary.native(f)) is not None and not self.vocabulary.known(b)
         )
-        return tuple(sorted(set(unknown)))[:100]
+        return tuple(name[:_MAX_FAMILY] for name in sorted(set(unknown))[:_MAX_UNKNOWN])
 
 
 def why_absent(vocabulary: Vocabulary, signal: str) -> str:
@@ -241,6 +270,11 @@ def _engine(labels: Mapping[str, str]) -> str:
     """The engine's number; "0" where vLLM has no such label (v0, and v1 before 0.8.3)."""
     engine, replica = labels.get("engine", "0"), _replica(labels)
     return f"{engine}/{replica}" if replica else engine
+
+
+def _fits(label: str, known: Collection[str], most: int) -> bool:
+    """Whether a label value is one of those known, or may be one more."""
+    return label in known or (len(known) < most and len(label) <= _MAX_NAME)
 
 
 def _common(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:

@@ -42,7 +42,7 @@ def config(found: CacheConfig) -> dict[str, Any]:
     """What vLLM says of its cache; None where it does not."""
     if not found.known:
         return {}
-    return {name: getattr(found, name) for name in CacheConfig.__slots__ if name != "known"}
+    return {name: getattr(found, name) for name in CacheConfig.__slots__ if name not in {"known", "labels"}}
 
 
 def clean(value: Any) -> Any:
@@ -203,6 +203,7 @@ def target(state: State, now: float | None = None) -> dict[str, Any]:
         "scrapes": dict(state.outcomes),
         "restarts": state.restarts,
         "unknown_families": list(state.unknown_families),
+        "series_left_out": state.left_out,
         "server": signals(state.server) if state.server and state.up else {},
         **gpus(state, now),
         "engines": [
@@ -246,6 +247,13 @@ def worded(name: str) -> str:
     return f"{words} p{label.split(_QUOTE)[1]}" if label else words
 
 
+def titled(name: str) -> str:
+    """What a number of the evidence is called at the head of a line; of one that is only a unit, what it measures."""
+    words = worded(name) or "time"
+    return " ".join(_SHORT.get(word.lower(), word) for word in (words[:1].upper() + words[1:]).split())
+
+
+_SHORT = {word.lower(): word for word in ("KV", "TTFT", "ITL", "GPU", "SM", "LoRA")}
 _QUOTE = '"'
 
 

@@ -61,6 +61,8 @@ class CacheConfig:
     """Some layers keep a state of constant size (Mamba and the like): blocks x block size is no capacity."""
     known: bool = False
     """Whether a configuration was exposed at all."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Everything that vLLM says of it, in its own words, by name: to tell what two servers have different."""
 
     @property
     def max_model_len(self) -> float | None:

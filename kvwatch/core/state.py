@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvwatch.core.derived import Derived
 from kvwatch.core.gpu import GpuWindow
@@ -130,6 +130,8 @@ class State:
     engines: Mapping[EngineKey, EngineState] = field(default_factory=dict)
     server: Snapshot | None = None
     unknown_families: tuple[str, ...] = ()
+    left_out: int = 0
+    """Series on the newest whole page that are not read because they are beyond the limits."""
     exposed: tuple[str, ...] = ()
     configured: bool = False
     facts: Facts | None = None
@@ -161,4 +163,17 @@ def initial(target: str, policy: Policy | None = None) -> State:
         limits=limits_of(policy.thresholds),
         interpreter=Interpreter(policy.vocabulary, target),
         outcomes={"ok": 0} | {str(kind): 0 for kind in Failure},
+    )
+
+
+def judged_by(state: State, policy: Policy) -> State:
+    """The state under another policy: what was seen and counted stays, and is judged anew with the next outcome.
+
+    ValueError if a threshold of the policy is unknown or out of range.
+    """
+    return replace(
+        state,
+        policy=policy,
+        limits=limits_of(policy.thresholds),
+        interpreter=Interpreter(policy.vocabulary, state.target),  # the other may still be reading
     )

@@ -15,8 +15,12 @@ _SERVER = ["instance", "target"]
 _ENGINE = [*_SERVER, "model_name", "engine"]
 
 
-def config(options: Options) -> str:
-    """`alertmanager.yml`; what must be filled in is named in its receivers."""
+def config(options: Options, *, shown_only: bool = False) -> str:
+    """`alertmanager.yml`; what must be filled in is named in its receivers.
+
+    `shown_only`: the same routes and inhibitions, but nobody outside is told; alerts show on Alertmanager's own page.
+    """
+    receivers = _receivers()
     return dumped(
         {
             "templates": ["templates/*.tmpl"],
@@ -33,7 +37,7 @@ def config(options: Options) -> str:
                 ],
             },
             "inhibit_rules": _inhibitions(options),
-            "receivers": _receivers(),
+            "receivers": [{"name": one["name"]} for one in receivers] if shown_only else receivers,
         }
     )
 

@@ -1,4 +1,4 @@
-"""What an installation may change about the rendered alerts: a TOML file for `kvwatch render --config FILE`."""
+"""What an installation may change about what is rendered: a TOML file for `kvwatch render --config FILE`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,11 @@ class Options(_Model):
         min_length=1,
     )
     dashboard_url: Annotated[str, AfterValidator(_url)] = Field(
-        default="", description="A dashboard that each alert links to; none if empty."
+        default="", description="A dashboard of yours that each alert links to."
+    )
+    grafana_url: Annotated[str, AfterValidator(_url)] = Field(
+        default="",
+        description="Your Grafana: without a `dashboard_url` each alert links to the dashboard of its server there.",
     )
     job: str = Field(
         default="kvwatch",

@@ -4,6 +4,10 @@ A level says what a series is of: an `engine`, a model on one `target`, a `model
 are of sums over the same engines, so that one whose signals are missing counts neither above nor below the line.
 Histograms are merged only within one server, whose engines have the same buckets; over servers only the share of
 first tokens that came too late is taken, which needs one bound that all of them have.
+
+`kv_cache_demand_in_servers` is what autoscaling asks for: how many servers like the present ones all that is admitted
+and waiting would fill. It does not change while one more server loads its model, as the ratio to a target would be
+multiplied by the replicas that are not ready yet.
 """
 
 from __future__ import annotations
@@ -54,6 +58,8 @@ def recordings(options: Options) -> tuple[Recording, ...]:
     late_rate = f"target:{PREFIX}time_to_first_token_late:rate5m"
     demanded = f"model:{PREFIX}kv_cache_demand_tokens:sum"
     held = f"model:{PREFIX}kv_cache_capacity_tokens:sum"
+    full = f"model:{PREFIX}kv_cache_demand_per_capacity:ratio"
+    servers = f"model:{PREFIX}kv_cache_demand_servers:count"
     return (
         Recording(
             f"engine:{PREFIX}regime_seconds:ratio_rate5m",
@@ -66,7 +72,9 @@ def recordings(options: Options) -> tuple[Recording, ...]:
         ),
         Recording(demanded, model(f"{demand} * {capacity}")),
         Recording(held, model(f"{capacity} and {demand}")),
-        Recording(f"model:{PREFIX}kv_cache_demand_per_capacity:ratio", f"{demanded} / ({held} > 0)"),
+        Recording(full, f"{demanded} / ({held} > 0)"),
+        Recording(servers, f"count without (instance, pod, target) (max without (engine) ({demand}))"),
+        Recording(f"model:{PREFIX}kv_cache_demand_in_servers:sum", f"{full} * {servers}"),
         Recording(f"model:{PREFIX}kv_cache_demand_ratio:max", model(demand, "max")),
         Recording(
             f"model:{PREFIX}prefix_cache_hit_tokens_per_queried_token:ratio_rate5m",

@@ -6,7 +6,17 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kvwatch.mixin import alertmanager, alerts_table, rules, runbooks, settings_table, tables
+from kvwatch.mixin import (
+    alertmanager,
+    alerts_table,
+    dashboards,
+    dashboards_table,
+    kustomizations,
+    rules,
+    runbooks,
+    settings_table,
+    tables,
+)
 from kvwatch.mixin.options import Options, OptionsError, read
 
 #: Parts of the README, each between `<!-- rendered: NAME -->` and `<!-- end -->`.
@@ -17,11 +27,12 @@ README_PARTS: Mapping[str, Callable[[], str]] = {
     "thresholds": tables.thresholds,
     "alerts": alerts_table.alerts,
     "alert options": alerts_table.options,
+    "dashboards": dashboards_table.dashboards,
     "metrics": tables.metrics,
 }
 
-#: Runbooks; one that belongs to no alert is removed.
-RUNBOOKS = Path("alerts") / "runbooks"
+#: Folders in which a page of no alert, or a dashboard that is none of ours, is removed.
+RUNBOOKS, DASHBOARDS = Path("alerts") / "runbooks", Path("dashboards")
 
 
 class RenderError(Exception):
@@ -45,14 +56,15 @@ def main(*, check: bool = False, config: Path | None = None, root: Path | None =
             print(f"kvwatch render: {problem}", file=sys.stderr)
         return 2
     stale = [path for path, text in rendered.items() if _read(path) != text]
-    surplus = sorted(set((root / RUNBOOKS).glob("*.md")) - rendered.keys())
+    found = {*(root / RUNBOOKS).glob("*.md"), *(root / DASHBOARDS).glob("*.json")}
+    surplus = sorted(found - rendered.keys())
     for path in stale:
         print(f"{'stale' if check else 'written'}: {path.relative_to(root)}")
         if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(rendered[path], encoding="utf-8")
     for path in surplus:
-        print(f"{'of no alert' if check else 'removed'}: {path.relative_to(root)}")
+        print(f"{'surplus' if check else 'removed'}: {path.relative_to(root)}")
         if not check:
             path.unlink()
     if check and (stale or surplus):
@@ -67,6 +79,7 @@ def files(root: Path, options: Options | None = None) -> dict[Path, str]:
         raise RenderError(f"{root} is no checkout of kvwatch; run this where README.md and kvwatch/ are")
     options = options or Options()
     alerts = root / "alerts"
+    boards = dashboards.rendered(options)
     return {
         readme: _readme(readme.read_text(encoding="utf-8")),
         **{root / RUNBOOKS / name: text for name, text in runbooks.runbooks(options).items()},
@@ -74,6 +87,10 @@ def files(root: Path, options: Options | None = None) -> dict[Path, str]:
         alerts / "prometheusrule.yml": rules.operator(options),
         alerts / "alertmanager.yml": alertmanager.config(options),
         alerts / "templates" / "kvwatch.tmpl": alertmanager.TEMPLATE,
+        root / "deploy" / "compose" / "alertmanager.yml": alertmanager.config(options, shown_only=True),
+        alerts / "kustomization.yaml": kustomizations.rule(),
+        **{root / DASHBOARDS / name: text for name, text in boards.items()},
+        root / DASHBOARDS / "kustomization.yaml": kustomizations.dashboards(boards),
     }
 
 

@@ -8,6 +8,7 @@ import yaml
 
 from kvwatch.mixin import alerts
 from kvwatch.mixin.alerts import Alert
+from kvwatch.mixin.dashboards.common import FLEET_UID, SERVER_UID
 from kvwatch.mixin.options import Options
 from kvwatch.mixin.recording import recordings
 
@@ -70,14 +71,24 @@ def operator(options: Options) -> str:
     )
 
 
+def _server_url(grafana: str) -> str:
+    """Of the dashboard of the alert's server; of the fleet's for an alert that is of none."""
+    chosen = "&".join(
+        f"var-{name}={{{{ $labels.{name} | urlquery }}}}" for name in ("job", "instance", "target")
+    )
+    return (
+        f"{grafana}/d/{{{{ if $labels.target }}}}{SERVER_UID}?{chosen}{{{{ else }}}}{FLEET_UID}{{{{ end }}}}"
+    )
+
+
 def _rule(one: Alert, options: Options) -> dict[str, Any]:
     annotations = {
         "summary": one.summary,
         "description": one.description,
         "runbook_url": f"{options.runbook_url}/{one.page}",
     }
-    if options.dashboard_url:
-        annotations["dashboard_url"] = options.dashboard_url
+    if options.dashboard_url or options.grafana_url:
+        annotations["dashboard_url"] = options.dashboard_url or _server_url(options.grafana_url)
     return {
         "alert": one.name,
         "expr": one.expr,

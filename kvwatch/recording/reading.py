@@ -21,6 +21,8 @@ from kvwatch.recording.records import Record, RecordingError, Skipped
 
 MAX_LINE = 32 << 20
 """Bytes of a line beyond which it is skipped: twice the largest page that is scraped by default."""
+MAX_LABEL = 100
+"""Characters of a run's name."""
 _CHUNK = 1 << 20
 #: What a page of metrics begins with: a comment or a sample.
 _PAGE = re.compile(rb"#|[a-zA-Z_:][a-zA-Z0-9_:.]*(\{.*\})?[ \t]+([-+0-9.]|NaN)")
@@ -110,6 +112,8 @@ def _record(number: int, line: bytes) -> Record | Skipped:
         str(fields.get("content_type") or ""),
         gpus.of_fields(fields),
         facts.of_fields(fields),
+        fields.get("warmup") is True,
+        str(fields.get("label") or "")[:MAX_LABEL],
     )
 
 

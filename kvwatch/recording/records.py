@@ -29,6 +29,10 @@ class Record:
     """What was read of the server's GPUs since the record before, if anything."""
     facts: Facts | None = None
     """What other endpoints of the server said since the record before, if anything."""
+    warmup: bool = False
+    """Of the time before the server had its pace: kept, and left out of comparisons."""
+    label: str = ""
+    """What the run is called; on the first record of one that has a name."""
 
 
 @dataclass(frozen=True, slots=True)

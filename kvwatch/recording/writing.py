@@ -25,6 +25,8 @@ class Writer:
         self.part = self.path.with_name(self.path.name + ".part")
         self.records = 0
         self.bytes = 0
+        self.longest = 0
+        """Bytes that the longest record took so far."""
         self._force = force
         if self.path.is_dir():
             raise RecordingError(f"{self.path} is a folder; name a file in it")
@@ -53,8 +55,14 @@ class Writer:
             fields |= gpus.as_fields(record.gpu)
         if record.facts is not None:
             fields |= facts.as_fields(record.facts)
+        if record.warmup:
+            fields["warmup"] = True
+        if record.label:
+            fields["label"] = record.label
         line = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
+        before = self.bytes
         self._put(self._packer.compress(line) + self._packer.flush(zlib.Z_SYNC_FLUSH))
+        self.longest = max(self.longest, self.bytes - before)
         self.records += 1
 
     def _put(self, data: bytes) -> None:

@@ -85,7 +85,7 @@ def symptoms(given: Any) -> list[str]:
         {
             str(one): f"{one} is not a symptom{suggestions(str(one), BY_ID)}"
             for one in found
-            if one not in BY_ID
+            if not isinstance(one, str) or one not in BY_ID
         }
     )
     return found

@@ -31,8 +31,8 @@ from kvwatch.settings.target import (
     TargetSettings,
     alertmanagers_of,
     read_text,
+    secret_of,
     targets_of,
-    token_of,
     whole_url,
 )
 from kvwatch.settings.values import duration, size
@@ -311,7 +311,7 @@ class Settings(BaseSettings):
     @field_validator("api_token")
     @classmethod
     def _from_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        return token_of(value, info.data.get("api_token_file"), "api_token_file")
+        return secret_of(value, info.data.get("api_token_file"), "api_token")
 
     @field_validator("api_token_file", "tls_cert", "tls_key")
     @classmethod

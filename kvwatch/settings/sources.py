@@ -36,7 +36,7 @@ SINGULAR = {
 #: Fields that are lists of servers, each a table of the file, with what one of them is.
 SERVERS = {"targets": "target", "alertmanagers": "Alertmanager"}
 #: Never on a command line, where every user of the machine can read them: these have no flag.
-SECRET = frozenset({"token", "api_token"})
+SECRET = frozenset({"token", "password", "api_token"})
 #: Variables of kvwatch that are no settings.
 _OTHERS = frozenset({"DEBUG"})
 #: What Kubernetes sets in every container for a Service called kvwatch or kvwatch-something.

@@ -61,8 +61,20 @@ class ServerSettings(BaseModel):
     name: str = ""
     token_file: Path | None = Field(default=None, description="file that holds the token sent to it (bearer)")
     token: SecretStr | None = Field(default=None, description="token sent to it (bearer)")
+    username: str | None = Field(
+        default=None, description="user that it asks for (HTTP Basic); needs a password, and excludes a token"
+    )
+    password_file: Path | None = Field(default=None, description="file that holds the password of username")
+    password: SecretStr | None = Field(default=None, description="password of username")
     ca_file: Path | None = Field(
         default=None, description="certificates (PEM) that its TLS certificate is checked against"
+    )
+    cert_file: Path | None = Field(
+        default=None, description="certificate (PEM) to show to it, where it asks for one (mutual TLS)"
+    )
+    key_file: Path | None = Field(
+        default=None,
+        description="private key (PEM, without a passphrase) of cert_file (default: in cert_file)",
     )
     insecure_tls: bool = Field(default=False, description="do not check its TLS certificate")
 
@@ -88,13 +100,46 @@ class ServerSettings(BaseModel):
     @field_validator("token")
     @classmethod
     def _from_file(cls, token: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        return token_of(token, info.data.get("token_file"), "token_file")
+        return secret_of(token, info.data.get("token_file"), "token")
 
-    @field_validator("token_file", "ca_file")
+    @field_validator("username")
+    @classmethod
+    def _no_token_beside(cls, username: str | None, info: ValidationInfo) -> str | None:
+        if username is None:
+            return None
+        if info.data.get("token") is not None:
+            raise ValueError("given beside a token: one of the two is sent; keep one")
+        if not username or ":" in username or not username.isprintable():
+            raise ValueError("a user name is a line of text without a colon")
+        return username
+
+    @field_validator("password")
+    @classmethod
+    def _of_the_user(cls, password: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        password = secret_of(password, info.data.get("password_file"), "password")
+        if "username" in info.data and (password is None) != (info.data["username"] is None):
+            raise ValueError("username and password (or password_file) go together: give both or none")
+        return password
+
+    @field_validator("token_file", "password_file", "ca_file", "cert_file", "key_file")
     @classmethod
     def _there(cls, path: Path | None) -> Path | None:
         if path is not None:
             read_text(path)
+        return path
+
+    @field_validator("cert_file")
+    @classmethod
+    def _over_tls(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        if path is not None and not info.data.get("url", "https://").startswith("https://"):
+            raise ValueError("a certificate is only shown over TLS: write https:// in the url")
+        return path
+
+    @field_validator("key_file")
+    @classmethod
+    def _of_a_certificate(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        if path is not None and "cert_file" in info.data and info.data["cert_file"] is None:
+            raise ValueError("given without cert_file, whose key it is")
         return path
 
 
@@ -157,22 +202,24 @@ def read_text(path: Path) -> str:
         raise ValueError("this file is not text") from None
 
 
-def token_of(token: SecretStr | None, path: Path | None, beside: str) -> SecretStr | None:
-    """The token: as given, or what the file holds."""
-    if path is not None and token is not None:
-        raise ValueError(f"given beside {beside}; keep one")
+def secret_of(secret: SecretStr | None, path: Path | None, what: str) -> SecretStr | None:
+    """A token or password (`what`): as given, or what the file holds."""
+    if path is not None and secret is not None:
+        raise ValueError(f"given beside the file that holds it ({what}_file); keep one")
     if path is not None:
-        token = SecretStr(read_text(path).strip())
-    if token is not None and not token.get_secret_value().strip():
+        secret = SecretStr(read_text(path).strip())
+    if secret is not None and not secret.get_secret_value().strip():
         raise ValueError(
-            f"the file {path} is empty" if path else "is empty: leave it out to go without a token"
+            f"the file {path} is empty" if path else f"is empty: leave it out to go without a {what}"
         )
-    if token is not None and not token.get_secret_value().isprintable():
-        raise ValueError("a token is one line of text")
-    return token
+    if secret is not None and not secret.get_secret_value().isprintable():
+        raise ValueError(f"a {what} is one line of text")
+    return secret
 
 
-_INSTEAD = "and give a token (bearer) as `token` or `token_file` of the target"
+_INSTEAD = (
+    "and give them as `username` and `password_file` of the target, or a token (bearer) as `token_file`"
+)
 
 
 def whole_url(url: str, instead: str = _INSTEAD, *, path: str = "/metrics") -> str:
@@ -264,10 +311,16 @@ def _items(value: Any) -> list[Any]:
 
 
 def overridden(target: TargetSettings, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What was said of a target, with other values for some fields; a token, or the file of one, for the other."""
+    """What was said of a target, with other values for some fields; one way to make oneself known for another."""
     said: dict[str, Any] = {name: getattr(target, name) for name in target.model_fields_set}
+    gone: set[str] = set()
     if fields.keys() & {"token", "token_file"}:
-        said = {name: value for name, value in said.items() if name not in {"token", "token_file"}}
+        gone = {"token", "token_file", "username", "password", "password_file"}
+    elif fields.keys() & {"username", "password", "password_file"}:
+        gone = {"token", "token_file"} | (
+            {"password", "password_file"} if "username" not in fields else set()
+        )
+    said = {name: value for name, value in said.items() if name not in gone}
     return {"name": target.name, "url": target.url} | said | dict(fields)
 
 

@@ -13,9 +13,10 @@ import httpx
 
 from kvwatch.core.notices import Notice
 from kvwatch.core.outcome import Failure
+from kvwatch.sidecar.credentials import credentials_of
 from kvwatch.sidecar.log import timestamp
-from kvwatch.sidecar.redact import redacted, secrets_of
-from kvwatch.sidecar.scrape import USER_AGENT, sendable
+from kvwatch.sidecar.redact import redacted
+from kvwatch.sidecar.scrape import USER_AGENT
 from kvwatch.sidecar.transport import classify, timeouts
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ OUTCOMES = (
 NOT_ARRIVED = frozenset({Failure.REFUSED, Failure.DNS, Failure.TLS})
 """Failures after which it is sure that nothing arrived."""
 _PATH = "/api/v2/alerts"
-_UNSENDABLE = "its token can't be sent: it must be printable ASCII, without a space at its beginning or end"
 _MOST_READ = 64 << 10
 
 
@@ -67,14 +67,13 @@ class Alertmanager:
         self._client = client
         self._page = page
         self._timeout_s = timeout_s
-        self._token = settings.token.get_secret_value() if settings.token else None
-        self._secrets = secrets_of(settings.url, self._token)
+        self._credentials = credentials_of(settings, "its")
         self.name = settings.name
 
     async def post(self, notices: Sequence[Notice]) -> Undelivered | None:
         """Tells of alerts; None if they were taken. Whatever the network or the other side does is a value."""
-        if not sendable(self._token):
-            return Undelivered(Failure.CONNECTION, _UNSENDABLE)
+        if self._credentials.problem:
+            return Undelivered(Failure.CONNECTION, self._credentials.problem)
         try:
             async with asyncio.timeout(self._timeout_s):
                 status = await self._status(body_of(notices, self._page))
@@ -82,7 +81,7 @@ class Alertmanager:
             kind, detail = classify(error)
             if kind is Failure.TIMEOUT:
                 detail = f"no answer within {self._timeout_s:g} s"
-            return Undelivered(kind, redacted(detail, self._secrets))
+            return Undelivered(kind, redacted(detail, self._credentials.secrets))
         if 200 <= status < 300:
             return None
         return Undelivered(Failure.HTTP_STATUS, f"the answer is HTTP status {status}")
@@ -92,9 +91,7 @@ class Alertmanager:
             "Content-Type": "application/json",
             "User-Agent": USER_AGENT,
             "Accept-Encoding": "identity",
-        }
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
+        } | self._credentials.headers
         request = self._client.stream(
             "POST", self._url, content=body, headers=headers, timeout=timeouts(self._timeout_s)
         )

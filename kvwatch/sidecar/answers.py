@@ -152,6 +152,9 @@ class Target(_Open):
     restarts: int
     polling: Polling
     unknown_families: list[str] = Field(description="vLLM's metric families that kvwatch has never heard of")
+    series_left_out: int = Field(
+        description="series that are not read because there are too many engines or label values, or too long ones"
+    )
     server: dict[str, float | None] = Field(
         description="signals of the whole server; empty while it is not scraped"
     )
@@ -190,6 +193,10 @@ class EngineHistory(Identity):
     """The samples of one engine, one list a column, all of the same length, oldest first."""
 
     columns: dict[str, list[float | str | None]]
+    latencies: dict[str, list[float | None]] = Field(
+        description="quantiles of the time to first token over the minute before each `at`, seconds; as far back as"
+        " its histograms are kept (five minutes), null where too few requests had their first token"
+    )
 
 
 class HistoryAnswer(BaseModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
@@ -16,15 +16,17 @@ from kvwatch import __version__
 from kvwatch.sidecar import answers, views
 from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.exporting import Exporter
-from kvwatch.sidecar.front import Front
-from kvwatch.sidecar.page import page
+from kvwatch.sidecar.front import Front, Gate
+from kvwatch.sidecar.page import assets
+from kvwatch.sidecar.page.document import Pages
 from kvwatch.sidecar.store import Store
 
 _MOST_SECONDS = 86_400.0
 
 
-def build(store: Store, registry: CollectorRegistry, clock: Clock, *, token: str | None = None) -> FastAPI:
-    """The application over a store; with a token, only who sends it is answered."""
+def build(store: Store, registry: CollectorRegistry, clock: Clock, *, gate: Gate | None = None) -> FastAPI:
+    """The application over a store; only who the gate admits is answered, by default everyone."""
+    gate = gate or Gate()
     app = FastAPI(
         title="kvwatch",
         version=__version__,
@@ -32,21 +34,44 @@ def build(store: Store, registry: CollectorRegistry, clock: Clock, *, token: str
         docs_url=None,  # their pages load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
-        responses={401: {"model": answers.Failed}} if token else None,
+        responses={401: {"model": answers.Failed}} if gate.token else None,
     )
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
-    app.add_middleware(Front, token=token)
+    app.add_middleware(Front, gate=gate)
     _explain_errors(app)
     _add_probes(app)
     _add_metrics(app, store, registry)
     _add_api(app, store, clock)
+    _add_page(app, store, clock)
+    return app
+
+
+def _add_page(app: FastAPI, store: Store, clock: Clock) -> None:
+    pages = Pages(store, clock)
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def landing() -> HTMLResponse:
-        policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'"
-        return HTMLResponse(page(store, clock), headers={"Content-Security-Policy": policy})
+        return HTMLResponse(await pages.page(), headers={"Content-Security-Policy": assets.POLICY})
 
-    return app
+    @app.get("/static/{name}", include_in_schema=False)
+    async def static(name: str) -> Response:
+        return _file(assets.static, name)
+
+    @app.get("/favicon.ico", include_in_schema=False)  # asked for by browsers beside whatever is no HTML
+    async def icon() -> Response:
+        return _file(assets.static, "icon.svg")
+
+    @app.get("/runbooks/{name}", include_in_schema=False)
+    async def runbook(name: str) -> Response:
+        return _file(assets.runbook, name)
+
+
+def _file(find: Callable[[str], tuple[bytes, str]], name: str) -> Response:
+    try:
+        content, kind = find(name)
+    except KeyError:
+        raise HTTPException(404) from None
+    return Response(content, headers={"Content-Type": kind})
 
 
 def _add_probes(app: FastAPI) -> None:
@@ -108,6 +133,10 @@ def _add_api(app: FastAPI, store: Store, clock: Clock) -> None:
                 gt=0, le=_MOST_SECONDS, description="how far back, in seconds; at most what is kept (history)"
             ),
         ] = 600.0,
+        columns: Annotated[
+            str | None,
+            Query(description="only these columns, by their names with commas between; default: all"),
+        ] = None,
     ) -> dict[str, Any]:
         """The samples of the last seconds at full resolution, of all engines or those asked for.
 
@@ -115,7 +144,13 @@ def _add_api(app: FastAPI, store: Store, clock: Clock) -> None:
         """
         try:
             return views.history(
-                store, clock, seconds=seconds, target=target, model_name=model_name, engine=engine
+                store,
+                clock,
+                seconds=seconds,
+                target=target,
+                model_name=model_name,
+                engine=engine,
+                columns=None if columns is None else columns.split(","),
             )
         except views.UnknownName as unknown:
             raise HTTPException(404, str(unknown)) from None

@@ -14,7 +14,8 @@ from kvwatch.core.outcome import Facts
 from kvwatch.sidecar.transport import BadBody
 
 _TIMEOUT_S = 2.0
-_MOST_MODELS = 1000
+_MOST_MODELS, _MOST_CHARACTERS = 1000, 1000
+"""Models that are told of, and characters of a name: each is a label."""
 
 Answers = tuple[int, bytes]
 """HTTP status and body."""
@@ -59,6 +60,8 @@ def _lengths(answer: Any) -> dict[str, int] | None:
         if not isinstance(model, dict):
             continue
         name, length = model.get("id"), model.get("max_model_len")
-        if isinstance(name, str) and isinstance(length, int) and not isinstance(length, bool) and length > 0:
+        if not isinstance(name, str) or len(name) > _MOST_CHARACTERS:
+            continue
+        if isinstance(length, int) and not isinstance(length, bool) and length > 0:
             found[name] = length
     return found or None

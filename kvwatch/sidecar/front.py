@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fastapi.responses import JSONResponse
@@ -21,21 +22,41 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 _ENCODINGS = b"accept-encoding"
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
+_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+"""For every answer that has none of its own: nothing in it is to be run or loaded."""
+MOST_HEADERS, MOST_BYTES = 100, 16 << 10
+"""Headers of a request, and bytes of its headers and path together; browsers and proxies send two dozen, and 2 kB."""
 
 
 _CHALLENGES = ('Basic realm="kvwatch", charset="UTF-8"', "Bearer")
 """Basic is what a browser asks its user for; programs send the token as a bearer's."""
 
 
-class Front:
-    """ASGI middleware. `token` None lets everyone in."""
+@dataclass(slots=True)
+class Gate:
+    """Who may ask: who sends the token, which a reload may have changed; None lets everyone in."""
 
-    def __init__(self, app: ASGIApp, token: str | None = None) -> None:
+    token: str | None = None
+
+    def admits(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether one who sends these headers may ask; takes as long for a wrong token as for the right one."""
+        if self.token is None:
+            return True
+        given = [value for name, value in headers if name == b"authorization"]
+        return len(given) == 1 and hmac.compare_digest(_token_in(given[0]), self.token.encode())
+
+
+class Front:
+    """ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
         self._app = app
-        self._token = None if token is None else token.encode()
+        self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -44,21 +65,31 @@ class Front:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+                given = list(message.get("headers", ()))
+                policy = () if any(name == _POLICY[0] for name, _ in given) else (_POLICY,)
+                message["headers"] = [*given, *_HEADERS, *policy]
             await send(message)
 
-        if scope["path"] not in OPEN_PATHS and not self._may_ask(scope):
+        if _too_much(scope):
+            said = f"more than {MOST_HEADERS} headers, or more than {MOST_BYTES} bytes of them and the path"
+            await JSONResponse({"error": said}, 431)(scope, receive, sending)
+            return
+        if scope["path"] not in OPEN_PATHS and not self._gate.admits(scope["headers"]):
             await _refusal()(scope, receive, sending)
             return
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # the server leaves the body out
         await self._app({**scope, "headers": _settled(scope["headers"])}, receive, sending)
 
-    def _may_ask(self, scope: Scope) -> bool:
-        if self._token is None:
-            return True
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        return len(given) == 1 and hmac.compare_digest(_token_in(given[0]), self._token)
+
+def _too_much(scope: Scope) -> bool:
+    headers = scope["headers"]
+    size = (
+        len(scope["path"])
+        + len(scope["query_string"])
+        + sum(len(name) + len(value) for name, value in headers)
+    )
+    return len(headers) > MOST_HEADERS or size > MOST_BYTES
 
 
 def _settled(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

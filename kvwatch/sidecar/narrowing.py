@@ -2,11 +2,12 @@
 
 Theory of operation
     A narrowed answer is used only after it was held against a whole page: it must have every series of that
-    page that kvwatch reads (`fault_of`). That is tried at the start, after every restart of vLLM, and every
-    ten minutes. While it is in use, a whole page a minute shows what is new. An answer that has fewer series of
-    a name than the last good page had, as when one engine is missing, is followed by a whole page in the same
-    tick; if that has more, or if only the narrowed one fails, the use ends at once. The next try comes a minute
-    later, then two, four, at most ten.
+    page that kvwatch reads, and be less than that page, which it is not behind a proxy that drops the query or
+    the slash (`fault_of`). That is tried at the start, after every restart of vLLM, and every ten minutes. While
+    it is in use, a whole page every five minutes shows what is new. An answer that has fewer series of a name than
+    the last good page had, as when one engine is missing, is followed by a whole page in the same tick; if that
+    has more, or if only the narrowed one fails, the use ends at once. The next try comes a minute later, then two,
+    four, at most ten.
 
     A busy vLLM may miss a deadline now and then, and a whole page is more work for it than a narrowed one. So
     one answer that does not come in time ends nothing, and the next is asked for narrowed; two in a row do.
@@ -26,7 +27,7 @@ from kvwatch.core.state import State
 from kvwatch.core.vllm import LATE, Vocabulary, sample_names
 
 PROBE_EVERY_S = 600.0
-WHOLE_EVERY_S = 60.0
+WHOLE_EVERY_S = 300.0
 _FIRST_RETRY_S = 60.0
 _AGAIN = frozenset({Failure.HTTP_STATUS, Failure.TOO_LARGE, Failure.MALFORMED, Failure.CONNECTION})
 """Failures of a narrowed scrape after which a whole page may still come, in the same tick."""
@@ -34,6 +35,7 @@ _LATE_IN_A_ROW = 2
 _NAMES = re.compile(rb"^([^{\s#]+)[{ ]", re.MULTILINE)
 HELD = "a narrowed answer holds all that is read of the whole page"
 """Why narrowing is used, when it is."""
+UNHEEDED = "narrowed, the answer is the whole page all the same: names are not heeded there"
 
 
 class Narrowing:
@@ -50,6 +52,10 @@ class Narrowing:
         self._late = 0
         self._series: Mapping[str, int] = {}
         """How many series each name had on the last good page, whole or narrowed."""
+        self._wanted: dict[Pace, tuple[Sequence[str], tuple[str, ...]]] = {}
+        """By pace, what was exposed and which names of it are asked for: the same until the next whole page."""
+        self._lines: Mapping[tuple[str, ...], list[bytes]] = {}
+        """By what was asked for, the name at each line of the last narrowed answer that lacked nothing."""
         self._whole: bytes | None = None
         """A whole page of which the series are not counted yet: nobody may ever need them."""
 
@@ -63,7 +69,7 @@ class Narrowing:
             return None
         if not complete(state):
             return None
-        return sample_names(state.policy.vocabulary, state.exposed, pace) or None
+        return self._names(state, pace) or None
 
     def saw_whole(self, body: bytes, now: float) -> None:
         """Takes a good whole page: what narrowed ones must have from now on."""
@@ -78,7 +84,14 @@ class Narrowing:
 
     def probe_names(self, state: State) -> tuple[str, ...]:
         """What to ask for in a try: every name that is read."""
-        return sample_names(state.policy.vocabulary, state.exposed, Pace.FULL)
+        return self._names(state, Pace.FULL)
+
+    def _names(self, state: State, pace: Pace) -> tuple[str, ...]:
+        exposed, names = self._wanted.get(pace, (None, ()))
+        if exposed is not state.exposed:
+            names = sample_names(state.policy.vocabulary, state.exposed, pace)
+            self._wanted[pace] = state.exposed, names
+        return names
 
     def probed(self, state: State, good: bool, now: float) -> bool:
         """Takes the result of a try; whether it is news: the first, or another than before."""
@@ -105,16 +118,26 @@ class Narrowing:
         if not self.in_use or names is None:
             return ""
         if isinstance(outcome, Scrape):
-            if self._whole is not None:
-                self._series, self._whole = series_of(self._whole), None
-            there = series_of(outcome.body)
-            fewer = lacking(there, self._series, names)
-            if not fewer:
-                self._series = {**self._series, **there}
-            return _lacks("names asked for in whole or in part", fewer) if fewer else ""
+            return self._fewer(outcome.body, tuple(names))
         if is_late(outcome):
             return f"{self._late} in a row: {outcome.detail}" if self._late >= _LATE_IN_A_ROW else ""
         return outcome.detail if outcome.kind in _AGAIN else ""
+
+    def _fewer(self, body: bytes, names: tuple[str, ...]) -> str:
+        """Of which names a narrowed answer has fewer series than the last good page; empty if of none."""
+        found = _NAMES.findall(body)
+        if self._whole is not None:
+            self._series, self._whole, self._lines = series_of(self._whole), None, {}
+        elif found == self._lines.get(names):
+            return ""  # line by line what the answer before had
+        there = _counted(found)
+        fewer = lacking(there, self._series, names)
+        if fewer:
+            return _lacks("names asked for in whole or in part", fewer)
+        series = {**self._series, **there}
+        kept = self._lines if series == self._series else {}  # of which no more is expected since
+        self._series, self._lines = series, {**kept, names: found}
+        return ""
 
 
 def is_late(outcome: Outcome) -> bool:
@@ -131,7 +154,11 @@ def complete(state: State) -> bool:
 
 def series_of(body: bytes) -> Mapping[str, int]:
     """How many samples of each name a page has."""
-    return Counter(name.decode("ascii", "replace") for name in _NAMES.findall(body))
+    return _counted(_NAMES.findall(body))
+
+
+def _counted(found: Iterable[bytes]) -> Mapping[str, int]:
+    return Counter(name.decode("ascii", "replace") for name in found)
 
 
 def lacking(there: Mapping[str, int], expected: Mapping[str, int], names: Iterable[str]) -> list[str]:
@@ -145,8 +172,9 @@ def same_lack(narrowed: bytes, whole: bytes, names: Iterable[str]) -> bool:
     return all(there.get(name, 0) >= expected.get(name, 0) for name in names)
 
 
-def fault_of(vocabulary: Vocabulary, whole: bytes, answer: Outcome) -> str:
-    """Why a narrowed answer can't stand for the whole page; empty if it has every series that kvwatch reads."""
+def fault_of(vocabulary: Vocabulary, whole: bytes, names: Iterable[str], answer: Outcome) -> str:
+    """Why an answer to these names is not used in place of the whole page; empty if it has every series that
+    kvwatch reads, and not everything else as well."""
     if isinstance(answer, ScrapeError):
         return f"narrowed, {answer.detail}"
     reader = Reader(lambda name: vocabulary.role(name) is not None)
@@ -156,7 +184,10 @@ def fault_of(vocabulary: Vocabulary, whole: bytes, answer: Outcome) -> str:
         return f"narrowed, the page can't be read: {bad}"
     there = set(after.series)
     absent = [series.name for series in before.series if series not in there]
-    return _lacks("series", absent) if absent else ""
+    if absent:
+        return _lacks("series", absent)
+    found = series_of(answer.body).keys()
+    return UNHEEDED if found - set(names) and found >= series_of(whole).keys() else ""
 
 
 def _lacks(what: str, absent: Sequence[str]) -> str:

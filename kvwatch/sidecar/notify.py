@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Protocol
@@ -20,8 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from kvwatch.core.catalogue import Deliveries
 from kvwatch.core.notices import Ledger, Notice, due, kept, next_repeat, noted
-from kvwatch.sidecar.alertmanager import NOT_ARRIVED, OUTCOMES, Alertmanager, Undelivered
-from kvwatch.sidecar.clients import usable_client
+from kvwatch.sidecar.alertmanager import NOT_ARRIVED, OUTCOMES, Undelivered
 from kvwatch.sidecar.clock import Clock, SystemClock
 from kvwatch.sidecar.log import Complaints, say
 from kvwatch.sidecar.pacing import Backoff
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
 _LOOK_EVERY_S = 15.0
 """The longest time between two looks at the store, should nothing wake the task."""
 _RETRY_S, _RETRY_MAX_S = 1.0, 15.0
-_TIMEOUT_S = 10.0
+TIMEOUT_S = 10.0
+"""How long an Alertmanager may take to answer, seconds."""
 _BREATH_S = 0.05
 _BATCH = 100
 """Alerts in one post."""
@@ -76,18 +76,25 @@ class Notifier:
 
     async def run(self) -> None:
         """Tells until cancelled."""
-        while True:
-            self._woken.clear()
-            good = False
-            try:
-                good = await self._tell()
-            except Exception as error:  # noqa: BLE001 - the net: telling goes on whatever happens
-                self._complaints.about(error, self._clock.now(), alertmanager=self._receiver.name)
-            if good:
-                self._backoff.succeeded()
-                await self._rest()
-            else:
-                await self._clock.sleep(self._backoff.failed(_RETRY_S))  # whatever changes meanwhile
+        try:
+            while True:
+                await self._turn()
+        finally:
+            self._store.leave_asleep(self._woken)
+
+    async def _turn(self) -> None:
+        """Tells what is due, and sleeps until there is more to tell or it is time to try again."""
+        self._woken.clear()
+        good = False
+        try:
+            good = await self._tell()
+        except Exception as error:  # noqa: BLE001 - the net: telling goes on whatever happens
+            self._complaints.about(error, self._clock.now(), alertmanager=self._receiver.name)
+        if good:
+            self._backoff.succeeded()
+            await self._rest()
+        else:
+            await self._clock.sleep(self._backoff.failed(_RETRY_S))  # whatever changes meanwhile
 
     async def _rest(self) -> None:
         """Sleeps until something changes, or the next repeat is due."""
@@ -153,22 +160,3 @@ def page_of(settings: Settings, served: str) -> str:
     if (parts.hostname or "") in _EVERYWHERE:
         host = f"{socket.gethostname()}:{parts.port}"
     return urlunsplit((parts.scheme, host, "/", "", ""))
-
-
-@contextlib.asynccontextmanager
-async def notify_beside(settings: Settings, store: Store, page: str) -> AsyncIterator[None]:
-    """Tells the Alertmanagers of the settings while the block runs."""
-    async with contextlib.AsyncExitStack() as clients:
-        tasks = []
-        for one in settings.alertmanagers:
-            client = await clients.enter_async_context(usable_client(one, "Alertmanager"))
-            repeat_s = settings.notify_repeat_s
-            receiver = Alertmanager(one, client, page=page, timeout_s=min(_TIMEOUT_S, repeat_s))
-            notifier = Notifier(store, receiver, repeat_s)
-            tasks.append(asyncio.create_task(notifier.run(), name=f"notify {one.name}"))
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)

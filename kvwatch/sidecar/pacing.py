@@ -1,4 +1,5 @@
-"""When the next scrape is due: an even rhythm, the share of vLLM's time it may take, and back-off while down.
+"""When the next scrape is due: where each watch begins, an even rhythm, the share of vLLM's time that it may take,
+and back-off while down.
 
 All of it is arithmetic on times that are handed in; nothing here sleeps or asks for the time.
 """
@@ -7,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass
+from hashlib import sha256
 from random import Random
 
 _REMEMBERED = 20
@@ -16,14 +19,38 @@ _ENOUGH = 5
 _MOST_DOUBLINGS = 10
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """When a target is first asked, and where in the interval it is asked from then on.
+
+    Sidecars that a rollout starts at once would ask at once for ever, and so would one kvwatch its many targets. So
+    the second question comes after half to one and a half intervals, by `phase` (0-1; 0.5 is one interval): another
+    for every target, host and port, the same at every start. The first ones of one process are spread over an
+    interval, and never later than a second: `first_s` seconds after the start, none for the first target.
+    """
+
+    first_s: float = 0.0
+    phase: float = 0.5
+
+
+AT_ONCE = Start()
+_SPREAD_S = 1.0
+
+
+def start_of(place: int, places: int, interval_s: float, *seed: str) -> Start:
+    """The start of one of so many targets; `seed` tells it from those of other processes."""
+    drawn = int.from_bytes(sha256("\0".join(seed).encode()).digest()[:8]) / 2**64
+    return Start(min(interval_s, _SPREAD_S) * place / places, drawn)
+
+
 class Rhythm:
     """Ticks that keep their beat: each is due an interval after the last one was *due*, so nothing drifts.
 
     Ticks that could not be kept are skipped, never made up for in a bunch.
     """
 
-    def __init__(self, start: float) -> None:
-        self._due = start
+    def __init__(self, start: float, shift_s: float = 0.0) -> None:
+        self._due = start + shift_s
 
     def next(self, now: float, interval_s: float) -> tuple[float, int]:
         """When the next tick is due, and how many were missed since the last one."""

@@ -3,6 +3,9 @@
 A tick is `_tick`: choose what to ask for, ask, let `advance` judge, publish. Around it is the rhythm (back-off
 while the server is down) and a net that catches whatever nobody thought of. Facts from other endpoints are
 read by a task of their own and travel with the next page, readings of the GPUs with the next outcome.
+
+A large page is judged in a thread: one of many megabytes, good or bad, takes seconds, in which the event loop would
+scrape no other target and answer nobody.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,11 +21,12 @@ from kvwatch.core.outcome import Facts, Failure, Outcome, Pace, Scrape, ScrapeEr
 from kvwatch.core.pipeline import advance, next_pace
 from kvwatch.core.state import State, Transition
 from kvwatch.core.told import LogVerdict
+from kvwatch.sidecar.aside import Aside, Hangs
 from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.gpus import Feed
 from kvwatch.sidecar.log import Complaints, Reachability, log_changes, log_narrowing
 from kvwatch.sidecar.narrowing import HELD, Narrowing, fault_of, is_late, same_lack
-from kvwatch.sidecar.pacing import Backoff, DutyCycle, Rhythm
+from kvwatch.sidecar.pacing import AT_ONCE, Backoff, DutyCycle, Rhythm, Start
 from kvwatch.sidecar.redact import redacted
 from kvwatch.sidecar.store import FailedScrape, Store
 from kvwatch.sidecar.throttle import Comings
@@ -33,6 +38,9 @@ if TYPE_CHECKING:
 FACTS_EVERY_S = 600.0
 _BREATH_S = 0.05
 """The least time between two ticks, whatever the rest says."""
+_LARGE_BYTES = 256 << 10
+"""Larger pages are judged in a thread: those of ten engines and more, which would hold up the loop too long."""
+_JUDGED_WITHIN_S = 60.0
 _OURS = "kvwatch itself failed at this scrape; its log says how"
 
 Judge = Callable[[State, Outcome, float], tuple[State, tuple[Transition, ...]]]
@@ -63,6 +71,7 @@ class Poller:
         judge: Judge = advance,
         gpus: Feed | None = None,
         log: Callable[[], LogVerdict | None] | None = None,
+        start: Start = AT_ONCE,
     ) -> None:
         self.target = state.target
         self._state = state
@@ -72,6 +81,8 @@ class Poller:
         self._judge = judge
         self._gpus = gpus
         self._log = log
+        self._start = start
+        self._aside = Aside("judge a large page")
         self._narrowing = Narrowing(settings.narrow)
         self._duty = DutyCycle(settings.interval_s, settings.max_interval_s, settings.duty_cycle)
         self._backoff = Backoff(settings.backoff_max_s, random or Random())  # noqa: S311 - jitter, no secret
@@ -86,8 +97,10 @@ class Poller:
 
     async def run(self) -> None:
         """Polls until cancelled."""
-        rhythm = Rhythm(self._clock.now())
         try:
+            if self._start.first_s > 0:
+                await self._clock.sleep(self._start.first_s)
+            rhythm = Rhythm(self._clock.now(), self._duty.interval_s * (self._start.phase - 0.5))
             while True:
                 started = self._clock.now()
                 good = False
@@ -130,7 +143,7 @@ class Poller:
         answer = outcome
         outcome, now = self._stamped(outcome), self._clock.now()
         before = self._state
-        state, transitions = self._judged(before, outcome, now)
+        state, transitions = await self._judged(before, outcome, now)
         self._state = state
         self._store.publish(state, transitions)
         self._reachability.see(state)
@@ -145,10 +158,20 @@ class Poller:
             await self._learn(outcome, now)
         return True
 
-    def _judged(self, before: State, outcome: Outcome, now: float) -> tuple[State, tuple[Transition, ...]]:
+    async def _judged(
+        self, before: State, outcome: Outcome, now: float
+    ) -> tuple[State, tuple[Transition, ...]]:
         """What `judge` says; an outcome that breaks it is a failure. Holds no secret that a server said back."""
         try:
-            state, transitions = self._judge(before, outcome, now)
+            if isinstance(outcome, Scrape) and len(outcome.body) > _LARGE_BYTES:
+                state, transitions = await self._aside.call(
+                    partial(self._judge, before, outcome, now), _JUDGED_WITHIN_S
+                )
+            else:
+                state, transitions = self._judge(before, outcome, now)
+        except Hangs as hangs:
+            slow = ScrapeError(Failure.TOO_LARGE, f"the page takes too long to read: {hangs}", outcome.wall)
+            return self._judge(before, replace(slow, interval_s=outcome.interval_s), now)
         except Exception as mistake:  # noqa: BLE001 - old values must not stand as new ones
             self._unexpected(mistake)
             wall, took, interval = outcome.wall, outcome.duration_s, outcome.interval_s
@@ -208,7 +231,7 @@ class Poller:
         answer = await self._source.scrape(Pace.FULL, names)
         if self._narrowing.postponed(answer, now):
             return
-        fault = fault_of(self._state.policy.vocabulary, page.body, answer)
+        fault = fault_of(self._state.policy.vocabulary, page.body, names, answer)
         if self._narrowing.probed(self._state, not fault, now):
             why = redacted(fault or HELD, self._source.secrets)
             log_narrowing(self.target, in_use=not fault, why=why)

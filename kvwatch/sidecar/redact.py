@@ -24,11 +24,11 @@ def shown_url(url: str) -> str:
     return urlunsplit((parts.scheme, host + port, parts.path, "", ""))
 
 
-def secrets_of(url: str, token: str | None) -> tuple[str, ...]:
-    """The secret words of a target: its token, and the user's password and query values in its URL."""
+def secrets_of(url: str, *words: str) -> tuple[str, ...]:
+    """The secret words of a target: those given, and the user's password and query values in its URL."""
     parts = urlsplit(url)
     values = [pair.partition("=")[2] for pair in parts.query.split("&")]
-    found = (token, parts.password, *values)
+    found = (*words, parts.password, *values)
     return tuple(word for word in found if word and len(word) >= _SHORTEST)
 
 

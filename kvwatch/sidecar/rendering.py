@@ -15,7 +15,7 @@ from prometheus_client.utils import floatToGoString
 
 from kvwatch.sidecar.negotiation import wants_openmetrics
 
-_MOST_REMEMBERED = 50_000
+_SPARE = 2_000
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores"
 _TEXT_TYPES = {"info": "gauge", "unknown": "untyped"}
@@ -25,10 +25,14 @@ Render = Callable[[CollectorRegistry], bytes]
 
 
 class Renderer:
-    """Writes pages; remembers sets of labels, by their items in the order in which they come."""
+    """Writes pages; remembers sets of labels, by their items in the order in which they come.
+
+    What is remembered is no more than twice what a page has, so that labels which are gone do not add up.
+    """
 
     def __init__(self) -> None:
         self._blocks: dict[tuple[tuple[str, str], ...], str] = {}
+        self._most = _SPARE
 
     def choose(self, accept: str) -> tuple[Render, str]:
         """How to write a page for who accepts this, and its content type: what is written, never what was asked."""
@@ -44,6 +48,7 @@ class Renderer:
             words = family.documentation.replace("\\", r"\\").replace("\n", r"\n")
             out.append(f"# HELP {name} {words}\n# TYPE {name} {_TEXT_TYPES.get(family.type, family.type)}\n")
             self._samples(family.samples, out)
+        self._most = 2 * len(out) + _SPARE
         return "".join(out).encode()
 
     def openmetrics(self, registry: CollectorRegistry) -> bytes:
@@ -54,18 +59,19 @@ class Renderer:
                 f"# HELP {family.name} {_escaped(family.documentation)}\n# TYPE {family.name} {family.type}\n"
             )
             self._samples(family.samples, out)
+        self._most = 2 * len(out) + _SPARE
         out.append("# EOF\n")
         return "".join(out).encode()
 
     def _samples(self, samples: Iterable[Sample], out: list[str]) -> None:
         blocks = self._blocks
+        if len(blocks) > self._most:
+            blocks.clear()
         for sample in samples:
             key = tuple(sample.labels.items())
             block = blocks.get(key)
             if block is None:
                 block = _block(sample.labels)
-                if len(blocks) >= _MOST_REMEMBERED:
-                    blocks.clear()
                 blocks[key] = block
             number = repr(float(sample.value))
             if (

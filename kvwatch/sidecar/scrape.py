@@ -12,6 +12,7 @@ Theory of operation
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,17 +23,17 @@ import httpx
 from kvwatch import __version__
 from kvwatch.core.outcome import Facts, Failure, Pace, Scrape, ScrapeError
 from kvwatch.sidecar.clock import Clock, SystemClock
+from kvwatch.sidecar.credentials import credentials_of
 from kvwatch.sidecar.facts import Answers, read_facts
-from kvwatch.sidecar.redact import redacted, secrets_of
+from kvwatch.sidecar.redact import redacted
 from kvwatch.sidecar.transport import EXCERPT_BYTES, BadBody, Decoder, classify, is_loopback, timeouts
 
 if TYPE_CHECKING:
     from kvwatch.settings import Settings, TargetSettings
 
 USER_AGENT = f"kvwatch/{__version__}"
-_UNSENDABLE = (
-    "the target's token can't be sent: it must be printable ASCII, without a space at its beginning or end"
-)
+_PAGE = "text/plain; version=0.0.4"
+_KEPT = 16
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
@@ -69,14 +70,16 @@ class Scraper:
         near = is_loopback(urlsplit(target.url).hostname or "")
         self._encoding = "identity" if near else "gzip"
         self._moved: str | None = None
-        self._token = target.token.get_secret_value() if target.token else None
-        self.secrets = secrets_of(target.url, self._token)
+        self._urls: dict[tuple[str, ...], str] = {}
+        self._requests: dict[tuple[str, str], httpx.Request] = {}
+        self._credentials = credentials_of(target, "the target's")
+        self.secrets = self._credentials.secrets
 
     async def scrape(self, pace: Pace, names: Sequence[str] | None = None) -> Scrape | ScrapeError:
         """A page at a pace: whole, or with no more than the samples of these names."""
         started = self._clock.now()
-        if not sendable(self._token):
-            return self._failed(Failure.CONNECTION, _UNSENDABLE, started)
+        if self._credentials.problem:
+            return self._failed(Failure.CONNECTION, self._credentials.problem, started)
         try:
             async with asyncio.timeout(self._timeout_s):
                 answer = await self._page(names)
@@ -99,7 +102,7 @@ class Scraper:
 
     async def facts(self) -> Facts:
         """What ``/version`` and ``/v1/models`` say; empty where they do not answer as vLLM does."""
-        if not sendable(self._token):
+        if self._credentials.problem:
             return Facts()
         return await read_facts(self._target.url, self._fact)
 
@@ -109,20 +112,17 @@ class Scraper:
 
     def _headers(self, accept: str) -> dict[str, str]:
         headers = {"Accept": accept, "Accept-Encoding": self._encoding, "User-Agent": USER_AGENT}
-        return headers | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
+        return headers | self._credentials.headers
 
     async def _page(self, names: Sequence[str] | None) -> _Answer:
-        headers = self._headers("text/plain; version=0.0.4")
-        url = self._moved or self._target.url
-        if names is not None:
-            url = narrowed_url(self._target.url, names)
-        answer = await self._get(url, headers, self._limit)
+        url = self._narrowed(tuple(names)) if names is not None else self._moved or self._target.url
+        answer = await self._get(self._request(url, _PAGE), self._limit)
         if answer.status in _REDIRECTS:
             there = _same_origin(url, answer.headers.get("location", ""))
             if there is None:
                 detail = f"the answer is a redirect ({answer.status}) to another host, which is not followed"
                 raise BadBody(Failure.HTTP_STATUS, detail, answer.body)
-            answer = await self._get(there, headers, self._limit)
+            answer = await self._get(self._request(there, _PAGE), self._limit)
             if names is None and answer.status == 200:
                 self._moved = there
         if answer.status != 200:
@@ -130,17 +130,37 @@ class Scraper:
             raise BadBody(Failure.HTTP_STATUS, f"the answer is HTTP status {answer.status}", answer.body)
         return answer
 
-    async def _get(self, url: str, headers: dict[str, str], limit: int) -> _Answer:
+    def _narrowed(self, names: tuple[str, ...]) -> str:
+        """Where these names are asked for; there are but a few such addresses, and they are kept."""
+        if names not in self._urls:
+            if len(self._urls) >= _KEPT:
+                self._urls.clear()
+            self._urls[names] = narrowed_url(self._target.url, names)
+        return self._urls[names]
+
+    def _request(self, url: str, accept: str) -> httpx.Request:
+        """A request, built once and sent again and again: httpx looks at each character of an address, and at each
+        header."""
+        if (url, accept) not in self._requests:
+            if len(self._requests) >= _KEPT:
+                self._requests.clear()
+            headers = self._headers(accept)
+            self._requests[url, accept] = self._client.build_request(
+                "GET", url, headers=headers, timeout=self._timeouts
+            )
+        return self._requests[url, accept]
+
+    async def _get(self, request: httpx.Request, limit: int) -> _Answer:
         """GET; once more, on a new connection, if the one kept open turns out to be closed."""
         try:
-            return await self._fetch(url, headers, limit)
+            return await self._fetch(request, limit)
         except httpx.RemoteProtocolError as error:
             if "without sending a response" not in str(error):
                 raise
-            return await self._fetch(url, headers, limit)
+            return await self._fetch(request, limit)
 
-    async def _fetch(self, url: str, headers: dict[str, str], limit: int) -> _Answer:
-        async with self._client.stream("GET", url, headers=headers, timeout=self._timeouts) as answer:
+    async def _fetch(self, request: httpx.Request, limit: int) -> _Answer:
+        async with contextlib.aclosing(await self._client.send(request, stream=True)) as answer:
             good = answer.status_code == 200
             try:
                 decoder = Decoder(
@@ -157,13 +177,8 @@ class Scraper:
 
     async def _fact(self, url: str) -> Answers:
         """The JSON at a URL of the server."""
-        answer = await self._get(url, self._headers("application/json"), 1 << 20)
+        answer = await self._get(self._request(url, "application/json"), 1 << 20)
         return answer.status, answer.body
-
-
-def sendable(token: str | None) -> bool:
-    """Whether a header can hold it; what can't would fail every request, and name no cause."""
-    return token is None or (token.isascii() and token.isprintable() and token == token.strip())
 
 
 def narrowed_url(url: str, names: Sequence[str]) -> str:

@@ -10,31 +10,26 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from random import Random
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
 
 from kvwatch import __version__
-from kvwatch.core.state import initial
-from kvwatch.core.told import LogVerdict
 from kvwatch.sidecar.app import build
-from kvwatch.sidecar.clients import usable_client
+from kvwatch.sidecar.clients import CannotServe
 from kvwatch.sidecar.clock import Clock, SystemClock
 from kvwatch.sidecar.collector import registry_of
+from kvwatch.sidecar.crew import crew
+from kvwatch.sidecar.following import Follow, Follower, Parts
+from kvwatch.sidecar.front import Gate
 from kvwatch.sidecar.gpus import read_beside
 from kvwatch.sidecar.log import say, set_up
 from kvwatch.sidecar.lookups import Lookups
-from kvwatch.sidecar.notify import notify_beside, page_of
-from kvwatch.sidecar.poller import Poller
 from kvwatch.sidecar.redact import shown_url
-from kvwatch.sidecar.scrape import Scraper
 from kvwatch.sidecar.store import Store
-from kvwatch.sidecar.web import CannotServe, Web, listen
+from kvwatch.sidecar.web import Web, listen
 
 if TYPE_CHECKING:
     from kvwatch.settings import Settings
-
-LogSource = Callable[[], LogVerdict | None]
 
 OK, BROKEN, CANNOT_SERVE = 0, 1, 2
 """Exit codes of `serve`."""
@@ -46,36 +41,44 @@ async def serve(
     clock: Clock | None = None,
     stop: asyncio.Event | None = None,
     ready: Callable[[str], None] | None = None,
-    logs: Mapping[str, LogSource] | None = None,
+    read: Callable[[], Settings] | None = None,
+    follow: Follow | None = None,
 ) -> int:
     """Runs the sidecar until a signal or `stop`; calls `ready` with its URL once it serves. An exit code.
 
-    `logs` says, by target, what the server's log tells so far; it is asked at every scrape and must not wait.
+    `read` reads the settings anew, for a reload by SIGHUP; it may raise `SettingsError`. Without it there is none.
+    `follow` follows the log of a server; without it none is read.
     """
     set_up(settings.log_format, settings.log_level)
     asyncio.get_running_loop().set_default_executor(Lookups())
     clock = clock or SystemClock()
-    stop = stop or asyncio.Event()
-    store = Store(initial(target.name, settings.policy(target)) for target in settings.targets)
-    token = settings.api_token.get_secret_value() if settings.api_token else None
-    app = build(store, registry_of(store, clock), clock, token=token)
+    stop, hangup = stop or asyncio.Event(), asyncio.Event()
+    store, gate = Store(), Gate(settings.api_token.get_secret_value() if settings.api_token else None)
+    app = build(store, registry_of(store, clock), clock, gate=gate)
     try:
-        with contextlib.closing(listen(settings.host, settings.port)) as sock, _signals(stop):
+        with (
+            contextlib.closing(listen(settings.host, settings.port)) as sock,
+            _signals(stop, read and hangup),
+        ):
             web = Web(app, settings, sock)
-            async with (
-                notify_beside(settings, store, page_of(settings, web.url)),
-                _polling(settings, store, clock, logs or {}),
-            ):
-                return await _until(stop, web, settings, ready)
+            async with read_beside(settings, clock) as gpus, crew() as notifiers, crew() as pollers:
+                follower = Follower(Parts(store, clock, web, gate, gpus, pollers, notifiers, follow))
+                await follower.begin(settings)
+                reloading = follower.reload_when(hangup, read) if read else None
+                return await _until(stop, web, settings, ready, reloading)
     except CannotServe as error:
         say(logging.ERROR, str(error))
         return CANNOT_SERVE
 
 
 async def _until(
-    stop: asyncio.Event, web: Web, settings: Settings, ready: Callable[[str], None] | None
+    stop: asyncio.Event,
+    web: Web,
+    settings: Settings,
+    ready: Callable[[str], None] | None,
+    beside: Coroutine[Any, Any, None] | None,
 ) -> int:
-    """Serves until told to stop, or until serving breaks."""
+    """Serves, and does what is to be done beside that, until told to stop, or until serving breaks."""
 
     def started() -> None:
         targets = {target.name: shown_url(target.url) for target in settings.targets}
@@ -83,12 +86,13 @@ async def _until(
         if ready is not None:
             ready(web.url)
 
+    aside = [asyncio.create_task(beside, name="reload")] if beside else []
     serving = asyncio.create_task(web.run(started))
     stopping = asyncio.create_task(stop.wait())
     done, pending = await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
+    for task in (*pending, *aside):
         task.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)
+    await asyncio.gather(*pending, *aside, return_exceptions=True)
     if serving in done and not stop.is_set():
         why = serving.exception() or "the web server ended"
         say(logging.ERROR, f"kvwatch can't go on: {why}")
@@ -97,46 +101,20 @@ async def _until(
     return OK
 
 
-@contextlib.asynccontextmanager
-async def _polling(
-    settings: Settings, store: Store, clock: Clock, logs: Mapping[str, LogSource]
-) -> AsyncIterator[None]:
-    """Polls every target while the block runs."""
-    async with contextlib.AsyncExitStack() as clients, read_beside(settings, clock) as gpus:
-        tasks = []
-        for target in settings.targets:
-            client = await clients.enter_async_context(usable_client(target, "target"))
-            scraper = Scraper(target, settings, client)
-            poller = Poller(
-                store.state(target.name),
-                scraper,
-                store,
-                clock,
-                settings,
-                random=Random(),  # noqa: S311 - jitter, no secret
-                gpus=gpus.feed(),
-                log=logs.get(target.name),
-            )
-            tasks.append(asyncio.create_task(poller.run(), name=f"poll {target.name}"))
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
 @contextlib.contextmanager
-def _signals(stop: asyncio.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT set `stop`, while the block runs."""
+def _signals(stop: asyncio.Event, hangup: asyncio.Event | None) -> Iterator[None]:
+    """SIGTERM and SIGINT set `stop`, and SIGHUP `hangup`, while the block runs; then they do what they did before."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
-    for one in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(one, stop.set)
+    events = {signal.SIGTERM: stop, signal.SIGINT: stop} | ({signal.SIGHUP: hangup} if hangup else {})
+    before = {one: signal.getsignal(one) for one in events}
+    for one, event in events.items():
+        loop.add_signal_handler(one, event.set)
     try:
         yield
     finally:
-        for one in (signal.SIGTERM, signal.SIGINT):
+        for one, handler in before.items():
             loop.remove_signal_handler(one)
+            signal.signal(one, handler)

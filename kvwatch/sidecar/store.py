@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from kvwatch.core.catalogue import Deliveries
+from kvwatch.core.catalogue import Deliveries, Reloads
 from kvwatch.core.outcome import Failure
 from kvwatch.core.state import State, Transition
 
@@ -52,6 +52,7 @@ class Store:
         self._failures: dict[str, deque[FailedScrape]] = {}
         self._deliveries: dict[str, Deliveries] = {}
         self._waiting: list[asyncio.Event] = []
+        self._reloads = Reloads({"ok": 0, "failed": 0})
 
     # -- what a poller does ------------------------------------------------------------------------------------
 
@@ -87,9 +88,32 @@ class Store:
         """Sets the event from now on whenever a symptom changes its stage, or an engine comes or goes."""
         self._waiting.append(event)
 
+    def leave_asleep(self, event: asyncio.Event) -> None:
+        """Sets the event no more."""
+        self._waiting.remove(event)
+
     def delivered(self, sent: Deliveries) -> None:
         """Puts what an Alertmanager was sent in the place of what was known before."""
         self._deliveries[sent.alertmanager] = sent
+
+    # -- what a reload does ------------------------------------------------------------------------------------
+
+    def keep(self, targets: Collection[str], alertmanagers: Collection[str]) -> None:
+        """Forgets all targets and Alertmanagers but these, and has the targets in their order."""
+        self._states = {name: self._states[name] for name in targets if name in self._states}
+        self._stats = {name: stats for name, stats in self._stats.items() if name in self._states}
+        self._failures = {name: kept for name, kept in self._failures.items() if name in self._states}
+        self._deliveries = {name: sent for name, sent in self._deliveries.items() if name in alertmanagers}
+
+    def reloaded(self, *, good: bool, wall: float) -> None:
+        """Counts that the settings were read anew at `wall` (unix seconds), or could not be used."""
+        outcome, before = "ok" if good else "failed", self._reloads
+        counts = {**before.outcomes, outcome: before.outcomes[outcome] + 1}
+        self._reloads = Reloads(counts, good, wall if good else before.last_success)
+
+    def started(self, wall: float) -> None:
+        """Notes when the first settings were read, unix seconds."""
+        self._reloads = replace(self._reloads, last_success=wall)
 
     # -- what a reader sees ------------------------------------------------------------------------------------
 
@@ -107,6 +131,10 @@ class Store:
     def deliveries(self) -> tuple[Deliveries, ...]:
         """What each Alertmanager was sent, in the order of the settings."""
         return tuple(self._deliveries.values())
+
+    def reloads(self) -> Reloads:
+        """What became of the settings."""
+        return self._reloads
 
     def transitions(self) -> tuple[Transition, ...]:
         """The latest transitions of all targets, oldest first."""

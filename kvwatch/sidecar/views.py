@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from kvwatch import __version__
@@ -9,6 +11,7 @@ from kvwatch.core import report
 from kvwatch.core.state import EngineState, State
 from kvwatch.core.window import TRACKED, Sample
 from kvwatch.sidecar.clock import Clock
+from kvwatch.sidecar.latencies import latencies
 from kvwatch.sidecar.standing import told
 from kvwatch.sidecar.store import Store
 
@@ -20,6 +23,15 @@ _GAUGES: dict[str, str] = {
     "requests_deferred": "requests",
     "kv_cache_demand_ratio": "ratio, 1 is exactly full",
     "regime": "name",
+}
+#: The fields of a sample behind them.
+_FIELDS: dict[str, str] = {
+    "kv_cache_usage_ratio": "usage",
+    "requests_running": "running",
+    "requests_waiting": "waiting",
+    "requests_deferred": "deferred",
+    "kv_cache_demand_ratio": "demand",
+    "regime": "regime",
 }
 _COUNTERS: dict[str, str] = {
     "preemptions_total": "preemptions",
@@ -104,9 +116,14 @@ def history(
     target: str | None = None,
     model_name: str | None = None,
     engine: str | None = None,
+    columns: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """The samples of the engines asked for. `UnknownName` if a name fits none."""
+    """The samples of the engines and the columns asked for. `UnknownName` if a name fits none."""
     states = store.states()
+    for one in columns or ():
+        if one not in UNITS:
+            raise _unknown("column", one, UNITS)
+    units = UNITS if columns is None else {name: unit for name, unit in UNITS.items() if name in columns}
     if target is not None and target not in states:
         raise _unknown("target", target, states)
     chosen = [s for s in states.values() if target is None or s.target == target]
@@ -118,8 +135,12 @@ def history(
         if asked not in known:
             raise _unknown(what, asked, known)
         engines = [(s, e) for s, e in engines if getattr(e.key, what) == asked]
-    found = [report.identity(e.key) | {"columns": _columns(s, e, seconds)} for s, e in engines]
-    return _clean({"at": clock.wall(), "seconds": seconds, "units": UNITS, "engines": found})
+    found = [
+        report.identity(e.key)
+        | {"columns": _columns(s, e, seconds, units), "latencies": latencies(s, e, seconds)}
+        for s, e in engines
+    ]
+    return _clean({"at": clock.wall(), "seconds": seconds, "units": units, "engines": found})
 
 
 def _unknown(what: str, asked: str, known: Any) -> UnknownName:
@@ -127,23 +148,25 @@ def _unknown(what: str, asked: str, known: Any) -> UnknownName:
     return UnknownName(f"no {what} is called {asked!r}; known: {names}")
 
 
-def _columns(one: State, engine: EngineState, seconds: float) -> dict[str, list[Any]]:
-    if one.now is None or one.wall is None:
-        return {name: [] for name in UNITS}
+def _columns(
+    one: State, engine: EngineState, seconds: float, wanted: Mapping[str, str]
+) -> dict[str, list[Any]]:
+    offset = report.offset(one)
+    if one.now is None or offset is None:
+        return {name: [] for name in wanted}
     start = one.now - seconds
     rows = [row for row in engine.windows.samples.since(start) if row.t >= start]
-    offset = one.wall - one.now
-    values = [_row(row, offset) for row in rows]
-    return (
-        dict(zip(UNITS, map(list, zip(*values, strict=True)), strict=True))
-        if values
-        else {n: [] for n in UNITS}
-    )
+    return {name: _column(name, rows, offset) for name in wanted}
 
 
-def _row(row: Sample, offset: float) -> tuple[Any, ...]:
-    at = round(row.t + offset, 3)
-    return (at, row.usage, row.running, row.waiting, row.deferred, row.demand, row.regime, *row.climbs)
+def _column(name: str, rows: Sequence[Sample], offset: float) -> list[Any]:
+    if name == "at":
+        return [round(row.t + offset, 3) for row in rows]
+    if name in _FIELDS:
+        read = attrgetter(_FIELDS[name])
+        return [read(row) for row in rows]
+    index = TRACKED.index(name)
+    return [row.climbs[index] for row in rows]
 
 
 def failures(store: Store) -> dict[str, Any]:

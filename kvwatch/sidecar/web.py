@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from kvwatch.sidecar.clients import CannotServe
 from kvwatch.sidecar.connection import ASK_S, IDLE_S, Connection
 from kvwatch.sidecar.door import BATCH, Door
+from kvwatch.sidecar.front import MOST_BYTES
 from kvwatch.sidecar.log import say
+from kvwatch.sidecar.transport import use_pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,10 +32,6 @@ _GRACE_S = 0.6
 _QUEUE = 128
 """How many connections the kernel keeps until they are accepted."""
 _TELL_EVERY_S = 60.0
-
-
-class CannotServe(Exception):  # noqa: N818 - said to a person, as it is
-    """The address or the certificate can't be used; the text says why, in one line."""
 
 
 def listen(host: str, port: int) -> Door:
@@ -95,6 +94,7 @@ class Web:
 
     def __init__(self, app: FastAPI, settings: Settings, sock: Door) -> None:
         self._sock = sock
+        self._tls: ssl.SSLContext | None = None
         config = uvicorn.Config(
             app,
             lifespan="off",
@@ -107,17 +107,28 @@ class Web:
             http=Connection,
             backlog=BATCH,
             timeout_keep_alive=int(IDLE_S),
+            h11_max_incomplete_event_size=MOST_BYTES,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
         )
-        try:
-            config.load()
-        except (OSError, ssl.SSLError) as error:
-            raise CannotServe(f"can't use the certificate {settings.tls_cert} and its key: {error}") from None
+        self.renewal(settings)
+        config.load()
+        self._tls = config.ssl
         self._server = _Server(config, sock)
         host, port = sock.getsockname()[:2]
         scheme = "https" if settings.tls_cert else "http"
         self.url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+    def renewal(self, settings: Settings) -> Callable[[], None]:
+        """What has it serve with the certificate of these settings; `CannotServe`, at once, if that can't be used."""
+        cert, key = settings.tls_cert, settings.tls_key
+        if cert is None:
+            return lambda: None
+        try:
+            use_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cert, key)
+        except OSError as error:  # what ssl raises is one, too
+            raise CannotServe(f"can't use the certificate {cert} and its key: {error}") from None
+        return lambda: None if self._tls is None else use_pair(self._tls, cert, key)
 
     async def run(self, started: Callable[[], None]) -> None:
         """Serves until `stop`, or until something breaks."""

@@ -36,6 +36,11 @@ LABELS = {row.full_name: {*row.labels} for row in METRICS} | {
     if row.type is Type.HISTOGRAM
     for part, more in PARTS.items()
 }
+#: Of the process of kvwatch itself, by the Prometheus client; `golden/process.prom` has them with their types.
+LABELS |= {
+    f"{PREFIX}process_{name}": set()
+    for name in ("cpu_seconds_total", "resident_memory_bytes", "virtual_memory_bytes", "start_time_seconds")
+}
 ALL_LABELS = set[str]().union(SCRAPED, *LABELS.values())
 VALUES = {
     "symptom": set(BY_ID),

@@ -68,6 +68,22 @@ def test_demand_is_weighed_by_capacity_over_engines_that_tell_both(tmp_path: Pat
     recorded("model:kvwatch_kv_cache_demand_ratio:max", given, {MODEL: 7}, tmp_path)
 
 
+def test_demand_is_counted_in_servers_whatever_their_engines(tmp_path: Path) -> None:
+    """A pod of two engines at 2 and 1, one of one engine at 1.5 of twice the cache: 6000 of 4000 tokens, two servers.
+
+    A pod that waits with nothing running tells no demand: it counts on neither side.
+    """
+    demand, capacity = "kvwatch_kv_cache_demand_ratio", "kvwatch_kv_cache_capacity_tokens"
+    given = {}
+    for pod, number, wanted, tokens in (("p1", 0, 2, 1000), ("p1", 1, 1, 1000), ("p2", 0, 1.5, 2000)):
+        labels = engine("vllm", number, instance=pod, pod=pod)
+        given[f"{demand}{{{labels}}}"] = f"{wanted}x20"
+        given[f"{capacity}{{{labels}}}"] = f"{tokens}x20"
+    given[f"{capacity}{{{engine('vllm', instance='p3', pod='p3')}}}"] = "2000x20"
+    recorded("model:kvwatch_kv_cache_demand_servers:count", given, {MODEL: 2}, tmp_path)
+    recorded("model:kvwatch_kv_cache_demand_in_servers:sum", given, {MODEL: 3}, tmp_path)
+
+
 def test_the_hit_ratio_is_one_of_sums_and_leaves_out_what_is_not_trusted(tmp_path: Path) -> None:
     """90 of 100 and 100 of 900 are 0.19, not 0.51; a ratio that is not trusted changes nothing."""
     hit, asked = "kvwatch_prefix_cache_hit_tokens_total", "kvwatch_prefix_cache_queried_tokens_total"

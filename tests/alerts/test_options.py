@@ -12,6 +12,7 @@ import yaml
 from kvwatch.mixin import alertmanager, rules
 from kvwatch.mixin.options import Options, read
 from kvwatch.mixin.render import main
+from tests.alerts.promtool import run
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,6 +26,38 @@ def written(text: str, folder: Path) -> Path:
 def alerts(options: Options) -> dict[str, dict[str, Any]]:
     groups = yaml.safe_load(rules.prometheus(options))["groups"]
     return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
+
+
+def linked(name: str, options: Options, at: str, labels: dict[str, str], url: str) -> dict[str, Any]:
+    """promtool's test that an alert fires with this link, its own words being what they are."""
+    rule = alerts(options)[name]
+    description = rule["annotations"]["description"]
+    for label, value in labels.items():
+        description = description.replace(f"{{{{ $labels.{label} }}}}", value)
+    told = {"description": description, "dashboard_url": f"https://grafana.example.com/d/{url}"}
+    alert = {"exp_labels": rule["labels"] | labels, "exp_annotations": rule["annotations"] | told}
+    return {"eval_time": at, "alertname": name, "exp_alerts": [alert]}
+
+
+def test_alerts_lead_to_the_dashboard_of_their_server(tmp_path: Path) -> None:
+    """With a Grafana given; labels are written as addresses need, and what is of no server leads to the fleet."""
+    options = Options(grafana_url="https://grafana.example.com/")
+    path = tmp_path / "rules.yml"
+    path.write_text(rules.prometheus(options), encoding="utf-8")
+    of = {"target": "http://gpu1:8000", "job": "kv", "instance": "a:9477"}
+    inside = ",".join(f'{name}="{value}"' for name, value in of.items())
+    server = "kvwatch-server?var-job=kv&var-instance=a%3A9477&var-target=http%3A%2F%2Fgpu1%3A8000"
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": f"kvwatch_poll_errors_total{{{inside}}}", "values": "0 0 5x20"}],
+        "alert_rule_test": [
+            linked("KVWatchPollErrors", options, "3m", of, server),
+            linked("KVWatchAbsent", options, "20m", {}, "kvwatch-fleet"),
+        ],
+    }
+    run(tmp_path, [test], path)
+    own = Options(grafana_url="https://grafana.example.com", dashboard_url="https://example.com/mine")
+    assert alerts(own)["KVWatchDown"]["annotations"]["dashboard_url"] == "https://example.com/mine"
 
 
 def test_everything_can_be_said(tmp_path: Path) -> None:

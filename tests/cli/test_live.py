@@ -1,6 +1,9 @@
 """`check`, `record` and `demo` against real HTTP on loopback."""
 
+import contextlib
 import json
+import os
+import pty
 import re
 import signal
 import socket
@@ -8,6 +11,9 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+
+import httpx
+import pytest
 
 from kvwatch.recording import Record, Writer, read
 from tests.waiting import until
@@ -24,11 +30,20 @@ def records_of(path: Path) -> list[Record]:
     return [record for record in read(path) if isinstance(record, Record)]
 
 
+def clock(seconds: int) -> str:
+    """A pattern for a time of so many seconds as it is told; on a busy machine the last scrape comes late or not."""
+    return "|".join(f"0:{one:02}" for one in range(seconds - 2, seconds + 3)).join(("(?:", ")"))
+
+
 def test_check_of_a_server_that_is_fine(kvwatch: Kvwatch, serve: Serve, recordings: Path) -> None:
     url = serve(recordings / IDLE)
-    done = kvwatch("check", url.removeprefix("http://"), "--for", "10s", "--interval", "0.5", "--progress")
+    words = ["check", url.removeprefix("http://"), "--for", "10s", "--interval", "0.5", "--progress"]
+    done = kvwatch(*words)
     assert done.returncode == 0
-    assert "Fine: nothing is wrong" in done.stdout
+    fine = rf"Fine: nothing is wrong with {url} \(idle 100% \({clock(10)}\); KV usage 0%, 0 running, 0 waiting\)\n"
+    assert re.fullmatch(fine, done.stdout)
+    done = kvwatch(*words, "--all")
+    assert done.stdout.startswith("Fine: nothing is wrong\n")
     assert "Time per regime: idle 100%" in done.stdout
     assert re.search(r"KV usage +0%", done.stdout)
     assert re.search(r"prefix hit ratio +unknown: ", done.stdout)
@@ -57,9 +72,12 @@ def test_check_of_servers_that_hold_requests_back(
         "healthy": 0,
         "short": 2,
     }
-    told = "requests waited for the KV cache in 100% of 0:12; the finding kv_exhausted needs more than 30 s within"
+    told = (
+        rf"On the way: requests waited for the KV cache in 100% of {clock(12)}; the finding kv_exhausted needs more"
+        r" than 30 s within a minute: watch longer, --for 90s\n"
+    )
     assert "\nOn the way:\n  127.0.0.1" in said["saturated"]
-    assert f"\nOn the way: {told} a minute: watch longer, --for 90s\n" in said["saturated"]
+    assert re.match(told, said["saturated"])
     queued = json.loads(said["queued"])
     assert queued["verdict"] == "pending"
     (limited,) = queued["limited"]
@@ -67,7 +85,88 @@ def test_check_of_servers_that_hold_requests_back(
     assert limited["share"] > 0.5
     healthy = json.loads(said["healthy"])
     assert (healthy["verdict"], healthy["exit_code"], healthy["limited"]) == ("fine", 0, [])
-    assert "\nUnknown: watched too short to tell: 0:01 of at least 0:10 (see --for)\n" in said["short"]
+    assert re.match(
+        rf"Unknown: watched too short to tell: {clock(2)} of at least 0:10 \(see --for\)\n", said["short"]
+    )
+
+
+def test_the_checklist_says_what_is_shown_and_what_only_the_operator_knows(
+    kvwatch: Kvwatch, serve: Serve, recordings: Path
+) -> None:
+    url = serve(recordings / HEALTHY, begin=40)
+    words = ["check", url, "--for", "2s", "--checklist"]
+    done = kvwatch(*words)
+    for line in ("Checklist", "what only you know", "8,192 tokens", "497", "4.1 times", "FP8"):
+        assert line in done.stdout
+    points = json.loads(kvwatch(*words, "--json").stdout)["checklist"]
+    assert [one["mark"] for one in points] == ["yours", "shown", "look", "yours", "shown", "yours", "yours"]
+    assert all(
+        one["shown"][0]["engine"] == "0" and one["shown"][0]["text"] and one["yours"] for one in points
+    )
+    assert "checklist" not in json.loads(kvwatch(*words[:-1], "--json").stdout)
+
+
+def test_watching_on_tells_each_change_until_it_is_stopped(
+    command: list[str], environ: dict[str, str], serve: Serve, recordings: Path
+) -> None:
+    url = serve(recordings / SATURATED, begin=20, speed=8)
+    holds = ["--threshold", "kv_thrashing.for=0,kv_thrashing.preemptions=1", "--disable", "kv_exhausted"]
+    words = [*command, "check", url, "--watch", "--json", "--interval", "250ms", *holds]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environ) as running:
+        assert running.stdout is not None
+        verdicts = []
+        for line in running.stdout:
+            verdicts.append(json.loads(line)["verdict"])
+            if verdicts[-1] == "findings":
+                running.send_signal(signal.SIGINT)
+                break
+        assert running.stdout.read() == ""
+    assert running.returncode == 1
+    assert len(verdicts) >= 2
+    assert verdicts[0] != "findings"
+
+
+@pytest.mark.parametrize("colours", [True, False])
+def test_in_a_terminal_it_is_coloured_and_fits(
+    command: list[str], environ: dict[str, str], serve: Serve, recordings: Path, colours: bool
+) -> None:
+    url = serve(recordings / SATURATED, begin=45)
+    words = [*command, "check", url, "--for", "2s", "--no-progress", "--checklist"]
+    variables = {"TERM": "xterm-256color", "COLUMNS": "72"} | ({} if colours else {"NO_COLOR": "1"})
+    said = in_terminal(words, environ | variables)
+    assert ("\x1b[" in said) is colours
+    assert "Checklist" in said
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", said)
+    table = plain.partition("Checklist")[2].splitlines()
+    assert max(map(len, table)) <= 72
+
+
+def test_on_a_screen_it_goes_on_until_it_is_stopped_and_leaves_the_report(
+    command: list[str], environ: dict[str, str], serve: Serve, recordings: Path
+) -> None:
+    url = serve(recordings / HEALTHY, begin=30)
+    words = [*command, "check", url, "--watch", "--interval", "250ms"]
+    said = in_terminal(words, environ | {"TERM": "xterm"}, until=": watched too short")
+    assert "\x1b[?1049h" in said  # a screen of its own
+    left = re.sub(r"\x1b\[[0-9;]*m", "", said.rpartition("\x1b[?1049l")[2])
+    assert left.startswith("Unknown: watched too short to tell") or "\nUnknown: watched too short" in left
+
+
+def in_terminal(words: list[str], environ: dict[str, str], until: str = "") -> str:
+    """What a command says in a terminal; stopped by Ctrl-C once it has said `until`, if that is given."""
+    ours, theirs = pty.openpty()
+    words = ["timeout", "--signal=KILL", "60", *words]  # what hangs fails
+    with subprocess.Popen(words, stdout=theirs, stderr=theirs, stdin=theirs, env=environ) as running:
+        os.close(theirs)
+        said = b""
+        with contextlib.suppress(OSError):  # its end is an error on Linux
+            while piece := os.read(ours, 4096):
+                said += piece
+                if until and until.encode() in said and running.poll() is None:
+                    running.send_signal(signal.SIGINT)
+                    until = ""
+    os.close(ours)
+    return said.decode()
 
 
 def test_check_is_not_stopped_by_settings_that_it_does_not_use(
@@ -192,6 +291,46 @@ def test_record_ends_cleanly_at_ctrl_c(
     assert len(records_of(made)) >= 3
 
 
+def test_record_marks_the_warm_up_names_the_run_and_shows_live_figures(
+    kvwatch: Kvwatch, serve: Serve, recordings: Path, tmp_path: Path
+) -> None:
+    made = tmp_path / "made.jsonl.gz"
+    words = ["record", serve(recordings / SATURATED, begin=40), "-o", made, "--interval", "0.5"]
+    run = ["--label", "half the cache", "--warmup", "1s", "--for", "3s"]
+    done = kvwatch(*words, *run, "--json", "--progress")
+    records = records_of(made)
+    assert [record.label for record in records] == ["half the cache"] + [""] * (len(records) - 1)
+    marks = [record.warmup for record in records]
+    assert marks == sorted(marks, reverse=True)
+    assert marks[0]
+    assert all(record.t - records[0].t < 2 for record in records if record.warmup)
+    assert records[-1].t - records[0].t > 3
+    summary = json.loads(done.stdout)
+    assert (summary["label"], summary["warmup_samples"]) == ("half the cache", sum(marks))
+    assert "scrapes/s, warm-up, " in done.stderr
+    assert re.search(r"running \d+, waiting \d+, KV \d+%, [\d,]+ tokens/s, \d failed, \d+ kB", done.stderr)
+    short = kvwatch(*words, "--force", "--warmup", "60s", "--for", "1s", "--max-size", "8kB")
+    assert short.returncode == 0
+    assert "of them warm-up" in short.stdout
+    said = short.stderr.splitlines()
+    assert re.fullmatch(r"kvwatch: ended at \d+ kB: more would not fit in --max-size", said[0])
+    assert said[1:] == ["kvwatch: it ended before the warm-up was over: nothing in it is left to compare"]
+    assert made.stat().st_size <= 8_000
+    assert len(records_of(made)) >= 2
+
+
+def test_what_record_is_told_wrongly(kvwatch: Kvwatch, tmp_path: Path) -> None:
+    for words, told in (
+        (["--label", " "], "argument --label: ' ': must be 1 to 100 printable characters"),
+        (["--max-size", "0"], "argument --max-size: 0: must be above 0"),
+        (["--max-size", "much"], "argument --max-size: much: not a size"),
+        (["--warmup", "soon"], "argument --warmup: soon: not a duration"),
+    ):
+        done = kvwatch("record", "-o", tmp_path / "r", *words)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+        assert told in done.stderr
+
+
 def test_demo_shows_a_symptom_with_evidence_and_what_to_do(
     command: list[str], environ: dict[str, str]
 ) -> None:
@@ -225,6 +364,26 @@ def test_demo_shows_a_symptom_with_evidence_and_what_to_do(
     assert said[1]["clock_speed"] == 5
     firing = next(one for one in said if one.get("transition", {}).get("to") == "firing")
     assert firing["findings"][0]["symptom"] == "kv_thrashing"
+
+
+def test_the_recorded_vllm_alone_serves_its_page_until_it_is_told_to_end(
+    command: list[str], environ: dict[str, str], kvwatch: Kvwatch
+) -> None:
+    """Its page has vLLM's names; a port that is in use is one line with the remedy."""
+    words = [*command, "demo", "--server-only", "--port", "0", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stdout
+        try:
+            url = json.loads(process.stdout.readline())["metrics"]
+            assert url.startswith("http://127.0.0.1:")
+            page = httpx.get(url, trust_env=False).text
+            taken = kvwatch("demo", "--server-only", "--port", url.split(":")[2].split("/")[0])
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+    assert "\nvllm:kv_cache_usage_perc{" in page
+    assert (taken.returncode, taken.stderr.count("\n")) == (2, 1)
+    assert "choose others with --host and --port" in taken.stderr
 
 
 def test_demo_ends_when_nobody_reads_it(unread: Kvwatch) -> None:

@@ -1,18 +1,20 @@
 """What `check` makes of parts of real recordings, by their own clocks."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kvwatch.commands import check
+from kvwatch.commands.checked import report_of
+from kvwatch.commands.output import draw
 from kvwatch.commands.verdict import Conclusion, conclude
 from kvwatch.commands.watch import Watch
 from kvwatch.core.outcome import Failure, Scrape, ScrapeError
 from kvwatch.core.pipeline import next_pace
 from kvwatch.core.policy import Policy
 from kvwatch.recording import Record, outcome, read
-from kvwatch.settings import TargetSettings
 from tests.core.pages import Server
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "replay" / "recordings"
@@ -181,10 +183,36 @@ def test_unknown_for_most_of_it_says_what_is_missing() -> None:
 def test_what_can_not_be_told_names_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
     ill = Server(running=1, engine="1", without=frozenset({"num_preemptions"}))
     watch = made(Engine(lambda _: CALM), lambda _: ill)
-    check._print(watch, TargetSettings(name="vllm"), conclude(watch))
+    draw(report_of(watch, "gpu1:8000", conclude(watch), everything=True))
     said = capsys.readouterr().out
     assert "  kv_thrashing on vllm/tiny/1: preemptions_total" in said
     assert {one["engine"] for one in check.as_data(watch, conclude(watch))["unknown"]} >= {"1"}
     alone = made(lambda _: ill)
-    check._print(alone, TargetSettings(name="vllm"), conclude(alone))
+    draw(report_of(alone, "gpu1:8000", conclude(alone), everything=True))
     assert "  kv_thrashing: preemptions_total" in capsys.readouterr().out
+
+
+def test_what_is_wrong_comes_first_then_what_to_do_and_the_evidence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    watch = watched(SATURATED, 0, 90)
+    draw(report_of(watch, "gpu1:8000", conclude(watch)))
+    said = capsys.readouterr().out
+    parts = [
+        "Findings: kv_thrashing",
+        "CRITICAL: Requests are preempted and computed again",
+        "What to do, in this order:",
+        "1. limit lengths",
+        "Evidence:",
+        "Preemptions per request",
+        "Likely causes:",
+        "Explained by kv_thrashing",
+        "Time per regime: kv_limited",
+        "none failed",
+    ]
+    places = [said.find(part) for part in parts]
+    assert places == sorted(places)
+    assert places[0] == 0
+    assert re.search(r"Preemptions per request +[\d.]+ +0\.3\n", said)
+    assert "\x1b" not in said
+    assert all(line == line.rstrip() and len(line) < 120 for line in said.splitlines())

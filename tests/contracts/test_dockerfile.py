@@ -7,9 +7,9 @@ import socket
 import ssl
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -18,40 +18,11 @@ import pytest
 
 from kvwatch import healthcheck
 from kvwatch.settings import Settings
+from tests.dockerfile import Stage, parse
 from tests.machine import has_ipv6
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD_TOOLS = re.compile(r"\b(gcc|g\+\+|make|build-essential|apt-get|apk|pip3? install|curl|wget|git)\b")
-
-
-@dataclass
-class Stage:
-    image: str
-    name: str
-    steps: list[tuple[str, str]] = field(default_factory=list)
-
-    def all(self, instruction: str) -> list[str]:
-        return [rest for found, rest in self.steps if found == instruction]
-
-    def one(self, instruction: str) -> str:
-        (rest,) = self.all(instruction)
-        return rest
-
-
-def parse(text: str) -> list[Stage]:
-    """The stages with their instructions, continued lines joined and comments gone."""
-    text = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)
-    stages: list[Stage] = []
-    for line in re.sub(r"\\\n\s*", "", text).splitlines():
-        if not line.strip():
-            continue
-        instruction, rest = line.split(maxsplit=1)
-        if instruction == "FROM":
-            image, _, name = rest.partition(" AS ")
-            stages.append(Stage(image, name))
-        elif stages:
-            stages[-1].steps.append((instruction, rest))
-    return stages
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +37,7 @@ def final(stages: list[Stage]) -> Stage:
 
 @pytest.fixture(scope="module")
 def environment(final: Stage) -> dict[str, str]:
-    return dict(assignment.split("=", 1) for rest in final.all("ENV") for assignment in shlex.split(rest))
+    return final.environment()
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +57,42 @@ def test_builds_in_one_stage_and_runs_in_another_of_the_same_slim_image(stages: 
     assert re.fullmatch(rf"--from={builder.name} (/\S+) \1", copied)
 
 
-def test_installs_the_pinned_versions(stages: list[Stage]) -> None:
-    assert "PIP_CONSTRAINT=/src/.ci/constraints.txt" in stages[0].one("ENV")
+def test_installs_only_what_is_held_against_a_hash(stages: list[Stage]) -> None:
+    """Every step of pip but two needs hashes, and those two ask no registry."""
+    builder = stages[0]
+    assert builder.environment()["PIP_REQUIRE_HASHES"] == "1"
+    steps = [step.strip() for step in builder.one("RUN").split("&&")]
+    asking = [step for step in steps if re.match(r"pip .*\binstall\b", step)]
+    assert [re.findall(r"-r (\S+)", step) for step in asking] == [[".ci/build.txt"], [".ci/requirements.txt"]]
+    unhashed = [step for step in steps if "PIP_REQUIRE_HASHES= " in step]
+    assert len(unhashed) == 2
+    assert all("--no-index" in step and "--no-deps" in step for step in unhashed)
+    assert all("pip" not in step for step in steps if step not in {*asking, *unhashed} and "venv" not in step)
+
+
+@pytest.mark.parametrize("name", ["build", "requirements"])
+def test_the_hashed_files_are_the_pinned_versions(name: str) -> None:
+    """Each release with the hashes of its files, and nothing else: no registry is named."""
+    text = (ROOT / ".ci" / f"{name}.txt").read_text(encoding="utf-8")
+    blocks = re.sub(r"\s*\\\n\s*", " ", text).splitlines()
+    line = re.compile(
+        r"(?P<pin>[a-z0-9._-]+==\S+)( ; (?P<only>[^-]+?))?(?P<hashes>( --hash=sha256:[0-9a-f]{64})+)"
+    )
+    found = [line.fullmatch(block) for block in blocks]
+    assert all(found), [block for block, one in zip(blocks, found, strict=True) if not one]
+    pins = {plain(pin) for pin in (ROOT / ".ci" / "constraints.txt").read_text(encoding="utf-8").split()}
+    assert not [one["pin"] for one in found if one and plain(one["pin"]) not in pins and not one["only"]]
+
+
+def test_everything_that_kvwatch_needs_has_its_hashes() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    for name, wanted in (
+        ("requirements", project["project"]["dependencies"]),
+        ("build", project["build-system"]["requires"]),
+    ):
+        text = plain((ROOT / ".ci" / f"{name}.txt").read_text(encoding="utf-8"))
+        missing = [one for one in wanted if f"{plain(re.split('[<>=]', one)[0])}==" not in text]
+        assert not missing, f"{missing}: run `make hashes`"
 
 
 def test_the_final_stage_has_no_tools_to_build_with(stages: list[Stage]) -> None:
@@ -137,6 +142,10 @@ def test_only_what_the_build_needs_is_sent_to_the_engine() -> None:
     assert next(rule for rule in rules if rule and not rule.startswith("#")) == "*"
     for needed in re.findall(r"^!(\S+)$", "\n".join(rules), re.MULTILINE):
         assert (ROOT / needed).exists(), f".dockerignore lets {needed} through, which is not there"
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[-_]+", "-", name).lower()
 
 
 def health_check(final: Stage) -> list[str]:

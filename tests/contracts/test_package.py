@@ -14,6 +14,7 @@ import pytest
 import kvwatch
 
 ROOT = Path(__file__).resolve().parents[2]
+RUNBOOKS = "kvwatch/data/runbooks"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,15 @@ def test_holds_every_committed_file_of_the_package_and_nothing_else(wheel: zipfi
     )
     sources = {name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert packed == sources
+    runbooks = {f"{RUNBOOKS}/{file.name}" for file in (ROOT / "alerts" / "runbooks").iterdir()}
+    assert packed == sources | runbooks
+
+
+def test_brings_the_runbooks_that_are_rendered(wheel: zipfile.ZipFile) -> None:
+    """In the tree they are a link, so that there is one of each."""
+    assert (ROOT / RUNBOOKS).is_symlink()
+    rendered = (ROOT / "alerts" / "runbooks" / "kvwatchkvthrashing.md").read_bytes()
+    assert wheel.read(f"{RUNBOOKS}/kvwatchkvthrashing.md") == rendered
 
 
 def test_brings_the_recording_of_the_demo(wheel: zipfile.ZipFile) -> None:
@@ -54,6 +63,6 @@ def test_says_what_it_is_and_needs(wheel: zipfile.ZipFile) -> None:
     assert metadata["Version"] == kvwatch.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
     entries = wheel.read(name.replace("METADATA", "entry_points.txt")).decode()
-    assert "kvwatch = kvwatch.cli:main" in entries
+    assert "kvwatch = kvwatch.__main__:main" in entries
     needed = [value for value in metadata.get_all("Requires-Dist", []) if "extra ==" not in value]
     assert not [value for value in needed if ">=" not in value], "a dependency has no lower bound"

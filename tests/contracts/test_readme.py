@@ -58,16 +58,19 @@ def test_the_file_for_alerts_is_taken(tmp_path: Path) -> None:
 
 
 def test_the_settings_file_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every other TOML example is a settings file that loads as it stands."""
+    """Every other TOML example is a settings file that loads as it stands, where the files that it names are."""
     monkeypatch.delenv("KVWATCH_CONFIG", raising=False)
     path = tmp_path / "kvwatch.toml"
     loaded = []
     for block in blocks("toml"):
         if block.startswith(FOR_ALERTS):
             continue
-        path.write_text(block, encoding="utf-8")
+        for name in re.findall(r'"/etc/kvwatch/([\w.]+)"', block):
+            (tmp_path / name).write_text("x", encoding="utf-8")
+        path.write_text(block.replace("/etc/kvwatch", str(tmp_path)), encoding="utf-8")
         loaded.append(load({"config": str(path)}))
     assert [settings for settings in loaded if settings.thresholds and settings.targets[0].name == "chat"]
+    assert [settings for settings in loaded if settings.targets[0].password and settings.targets[0].cert_file]
     assert [settings for settings in loaded if settings.gpu_url and settings.targets[0].gpus]
 
 

@@ -18,6 +18,8 @@ def test_rendered_files_are_current() -> None:
     assert not stale, f"run `make render` and commit {stale}"
     alerts = {path for path in (ROOT / "alerts").rglob("*") if path.is_file()}
     assert alerts <= rendered.keys(), "alerts/ holds only what is rendered"
+    dashboards = {path for path in (ROOT / "dashboards").iterdir() if path.is_file()}
+    assert dashboards <= rendered.keys(), "dashboards/ holds only what is rendered, and pictures of it"
 
 
 def test_render_outside_a_checkout_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

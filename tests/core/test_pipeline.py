@@ -12,10 +12,11 @@ from kvwatch.core.findings import findings
 from kvwatch.core.lifecycle import Stage
 from kvwatch.core.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance, next_pace
+from kvwatch.core.plan import MAX_ENGINES
 from kvwatch.core.policy import Policy
 from kvwatch.core.regimes import Regime
 from kvwatch.core.snapshot import EngineKey
-from kvwatch.core.state import State, Transition, initial
+from kvwatch.core.state import State, Transition, initial, judged_by
 from tests.core.pages import RECORDINGS, Server, polls, real_pages
 from tests.core.watch import WALL, Watch
 
@@ -485,7 +486,7 @@ def mangled(body: bytes, rng: random.Random) -> bytes:
 
 def test_ten_thousand_pages_without_an_exception() -> None:
     """Mangled, random, real: whatever comes, at whatever time, `advance` returns and its report is plain data."""
-    rng = random.Random(20_240_229)  # noqa: S311  # pages, no secrets
+    rng = random.Random(20_240_229)  # pages, no secrets
     real = [page.body for page in real_pages()][::9]
     state, now = initial("t"), 0.0
     for i in range(10_000):
@@ -593,3 +594,53 @@ def test_engines_are_bounded() -> None:
         watch.see(*(Server(engine=str(10 * i + j)) for j in range(10)))
     assert len(watch.state.engines) == 256
     assert {str(n) for n in range(390, 400)} <= {key.engine for key in watch.state.engines}
+
+
+_RUNNING = "vllm:num_requests_running"
+_BUCKETS = "vllm:time_to_first_token_seconds_bucket"
+
+
+@pytest.mark.parametrize(
+    ("lines", "left_out"),
+    [
+        ([f'{_RUNNING}{{engine="e{n}"}} 1' for n in range(MAX_ENGINES + 44)], 45),
+        ([f'{_RUNNING}{{model_name="{"m" * 1001}"}} 1'], 1),
+        ([f'{_RUNNING}{{engine="0",model_name="{"m" * 1000}"}} 1'], 0),
+        ([f'{_BUCKETS}{{le="{n}.5",engine="e"}} 1' for n in range(300)], 100),
+        ([f'vllm:request_success_total{{engine="e",finished_reason="r{n}"}} 1' for n in range(40)], 8),
+        ([f'vllm:cache_config_info{{engine="c{n}",block_size="16"}} 1' for n in range(300)], 45),
+    ],
+    ids=["engines", "a long name", "a name just as long", "buckets", "label values", "configurations"],
+)
+def test_what_is_beyond_the_limits_is_counted_and_not_read(lines: list[str], left_out: int) -> None:
+    """Beside it the server's own engine is read as ever."""
+    watch, server = Watch(), Server(usage=0.5, running=2)
+    body = (server.page + "\n".join(lines) + "\n").encode()
+    state = watch.outcome(Scrape(body, WALL))
+    assert state.left_out == left_out
+    assert len(state.engines) <= MAX_ENGINES
+    own = next(engine for key, engine in state.engines.items() if key.engine == "0")
+    assert own.snapshot.number("requests_running") in {2, 1}
+    watch.see(server)
+    assert watch.state.left_out == 0
+
+
+def test_another_policy_keeps_what_was_seen_and_counted() -> None:
+    """What is no longer judged is gone with the next outcome, and other thresholds count from there on."""
+    watch, server = Watch(), Server(usage=0.99, running=5, waiting=9)
+    for _ in range(45):
+        server.finish(1)
+        watch.see(server)
+    before = watch.state
+    assert "kv_exhausted" in {finding.symptom.id for finding in findings(before)}
+    policy = Policy(disabled=frozenset({"kv_exhausted"}), thresholds={"kv_near_full.for": 7})
+    watch.state = judged_by(before, policy)
+    watch.see(server)
+    after = watch.state
+    assert "kv_exhausted" not in {finding.symptom.id for finding in findings(after)}
+    assert after.limits["kv_near_full.for"] == 7
+    (key,) = after.engines
+    assert after.engines[key].regime_seconds[Regime.KV_LIMITED] > 40
+    assert len(after.engines[key].windows.samples) == 46
+    with pytest.raises(ValueError, match="no_such"):
+        judged_by(before, Policy(thresholds={"no_such": 1}))

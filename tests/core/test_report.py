@@ -175,6 +175,19 @@ def test_a_name_in_words_leaves_its_unit_to_the_value(name: str, words: str) -> 
     assert report.worded(name) == words
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("kv_cache_usage_ratio", "KV cache usage ratio"),
+        ("ttft_p95_seconds", "TTFT p95"),
+        ("seconds", "Time"),
+        ("preemptions", "Preemptions"),
+    ],
+)
+def test_a_name_at_the_head_of_a_line(name: str, words: str) -> None:
+    assert report.titled(name) == words
+
+
 @given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["x", "x_seconds", "x_ratio"]))
 def test_no_number_is_ever_written_with_an_exponent(value: float, name: str) -> None:
     for text in (report.spoken(name, value), report.number(value), report.plain(value)):

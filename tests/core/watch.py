@@ -57,7 +57,11 @@ class Watch:
         return self.outcome(scrape, after)
 
     def fail(self, kind: Failure = Failure.REFUSED, after: float | None = None) -> State:
-        return self.outcome(ScrapeError(kind, "nothing there", WALL + self.now, 0.001, self.interval), after)
+        return self.fail_saying(kind, "nothing there", after)
+
+    def fail_saying(self, kind: Failure, detail: str, after: float | None = None) -> State:
+        """A failure with what is told of it."""
+        return self.outcome(ScrapeError(kind, detail, WALL + self.now, 0.001, self.interval), after)
 
     @property
     def engine(self) -> EngineState:

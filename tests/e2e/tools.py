@@ -60,6 +60,22 @@ def kvwatch(
         yield running
 
 
+@contextmanager
+def prometheus_process(folder: Path, target: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A real Prometheus as a process, that only scrapes `target` (host:port), every second."""
+    config = folder / "scraping.yml"
+    scrape = {"job_name": "vllm", "static_configs": [{"targets": [target]}]}
+    config.write_text(yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": [scrape]}))
+    command = (
+        "prometheus",
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder / 'scraped'}",
+        f"--web.listen-address=127.0.0.1:{free_port()}",
+    )
+    with process(folder / "scraping.log", *command) as running:
+        yield running
+
+
 class Prometheus:
     """A real Prometheus to ask."""
 
@@ -89,10 +105,12 @@ def prometheus(
     alertmanager: str = "",
     labels: Mapping[str, str] | None = None,
     resend: str = "1m",
+    lookback: str = "5m",
 ) -> Iterator[Prometheus]:
     """A real Prometheus that scrapes `target` and judges `rules` every `interval`, and tells `alertmanager`.
 
-    Addresses are host:port; `labels` go with all that it tells others, again after `resend`.
+    Addresses are host:port; `labels` go with all that it tells others, again after `resend`. A sample stands for
+    `lookback` unless a newer one, or the end of its series, was scraped.
     """
     port = free_port()
     document = {
@@ -115,6 +133,7 @@ def prometheus(
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
         f"--rules.alert.resend-delay={resend}",
+        f"--query.lookback-delta={lookback}",
     )
     url = f"http://127.0.0.1:{port}"
     with process(folder / "prometheus.log", *command):

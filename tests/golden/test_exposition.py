@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from kvwatch.core import dcgm
-from kvwatch.core.catalogue import METRICS, PREFIX, Deliveries
+from kvwatch.core.catalogue import METRICS, PREFIX, Deliveries, Reloads
 from kvwatch.core.gpu import GpuReading
 from kvwatch.core.outcome import Failure, Outcome, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance, next_pace
@@ -62,6 +63,9 @@ class Replayed:
 
     def deliveries(self) -> tuple[Deliveries, ...]:
         return self.sent
+
+    def reloads(self) -> Reloads:
+        return Reloads({"ok": 1, "failed": 0}, last_success=1_700_000_000.0)
 
     def now(self) -> float:
         return self.state.now or 0.0
@@ -125,6 +129,20 @@ def test_gpus_are_exported_as_committed() -> None:
     assert left == {f"{PREFIX}gpu_readings_total"}
 
 
+def test_the_process_is_exported_as_committed() -> None:
+    """What kvwatch costs, by name, type and meaning; the values are those of the moment."""
+    golden = HERE / "process.prom"
+    store = replayed(*CASES["v0"])
+    text = generate_latest(registry_of(store, store)).decode()
+    lines = [
+        line for line in text.splitlines(keepends=True) if line[0] == "#" and f"{PREFIX}process_" in line
+    ]
+    if os.environ.get("KVWATCH_REGENERATE"):
+        golden.write_text("".join(lines), encoding="utf-8")
+        pytest.fail(f"{golden.name} was written anew: look at the diff, then run without KVWATCH_REGENERATE")
+    assert "".join(lines) == golden.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("case", [*CASES, "gpus"])
 def test_promtool_is_content(case: str) -> None:
     """`promtool check metrics` has nothing to say, not even a lint warning."""
@@ -137,11 +155,11 @@ def test_promtool_is_content(case: str) -> None:
 def test_every_row_of_the_catalogue_has_a_sample_somewhere() -> None:
     """No metric is declared that no recording ever fills, but for those that need what no recording has."""
     told = replace(with_gpus(), sent=(Deliveries("am", {"ok": 3, "refused": 1}, 1_700_000_000.0),))
-    seen = {line.split("{")[0] for line in exposition(told).splitlines() if line[0] != "#"}
+    seen = {re.split("[{ ]", line)[0] for line in exposition(told).splitlines() if line[0] != "#"}
     recordings = sorted((*RECORDINGS.glob("*.jsonl.gz"), *CAPTURES.glob("*/*.jsonl.gz")))
     for recording in recordings:
         lines = exposition(replayed(recording, 90)).splitlines()
-        seen |= {line.split("{")[0] for line in lines if not line.startswith("#")}
+        seen |= {re.split("[{ ]", line)[0] for line in lines if not line.startswith("#")}
     stems = {name.removesuffix(suffix) for name in seen for suffix in ("", "_bucket", "_sum", "_count")}
     unseen = {row.name for row in METRICS if row.full_name not in stems}
     assert unseen == set(NEVER_RECORDED)

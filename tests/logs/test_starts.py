@@ -255,9 +255,16 @@ def test_a_pool_that_was_large_enough_before_is_found_again_before_the_length_is
 ) -> None:
     """What took the rest is the trial batch, if it follows the length."""
     before = "INFO 05-05 09:00:00 [gpu_worker.py:1] Available KV cache memory: 11.5 GiB"
-    assert explain([before, LONG_V1]).actions[0].startswith("turn chunked prefill on")
+    assert explain([before, LONG_V1]).actions[0].startswith("pin --max-num-batched-tokens")
     smaller = before.replace("11.5", "9.0")
     assert explain([smaller, LONG_V1]).actions[0].startswith("set --max-model-len to 32720")
+
+
+def test_v1_chunks_prefill_by_itself(explain: Explain) -> None:
+    """The trial batch is no matter there, unless somebody turned chunking off."""
+    off = "INFO 05-05 10:00:00 [utils.py:3] non-default args: {'enable_chunked_prefill': False}"
+    assert "prefill" not in " ".join(explain([LONG_V1]).actions)
+    assert "turn chunked prefill on and pin" in " ".join(explain([off, LONG_V1]).actions)
 
 
 def test_with_pipeline_parallelism_the_length_that_is_proposed_is_not_the_limit(explain: Explain) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kvwatch.commands.run import logs_of
 from kvwatch.core.findings import findings
 from kvwatch.core.outcome import Failure, ScrapeError
 from kvwatch.core.pipeline import advance
@@ -113,17 +112,16 @@ def test_the_sidecar_exports_the_verdict(tmp_path: Path) -> None:
 
         async def page() -> str:
             stop, served = asyncio.Event(), asyncio.get_running_loop().create_future()
-            with logs_of(settings) as logs:
-                serving = asyncio.create_task(serve(settings, stop=stop, ready=served.set_result, logs=logs))
-                where, text = await served, ""
-                async with httpx.AsyncClient() as client:
-                    for _ in range(100):
-                        text = (await client.get(f"{where}/metrics")).text
-                        if "kvwatch_startup_verdict{" in text:
-                            break
-                        await asyncio.sleep(0.1)
-                stop.set()
-                await serving
+            serving = asyncio.create_task(serve(settings, stop=stop, ready=served.set_result, follow=Tail))
+            where, text = await served, ""
+            async with httpx.AsyncClient() as client:
+                for _ in range(100):
+                    text = (await client.get(f"{where}/metrics")).text
+                    if "kvwatch_startup_verdict{" in text:
+                        break
+                    await asyncio.sleep(0.1)
+            stop.set()
+            await serving
             return text
 
         assert 'kvwatch_startup_verdict{target="t",verdict="no_room_for_any_block"} 1.0' in asyncio.run(

@@ -1,10 +1,14 @@
 """Where settings come from, which source wins, and what is said when something is wrong."""
 
+import contextlib
 import os
 import tomllib
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, example, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from kvwatch.core.state import initial
 from kvwatch.mixin import settings_table
@@ -586,3 +590,88 @@ def test_alertmanagers_in_a_file_are_shown_without_their_tokens(tmp_path: Path) 
     shown = show(settings)
     assert "hidden" not in shown
     assert tomllib.loads(shown)["alertmanagers"][0]["url"] == "http://am:9093/x?key=***"
+
+
+# -- how kvwatch makes itself known to a server ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ('username = "u"', "username and password (or password_file) go together"),
+        ('password = "secret"', "username and password (or password_file) go together"),
+        ('username = "u"\npassword = "secret"\ntoken = "secret"', "given beside a token"),
+        ('username = "a:b"\npassword = "secret"', "a user name is a line of text without a colon"),
+        ('cert_file = "{cert}"', "a certificate is only shown over TLS"),
+        ('key_file = "{cert}"', "given without cert_file"),
+        ('cert_file = "/nowhere"', "can't read this file"),
+    ],
+)
+def test_what_does_not_go_together_is_told_without_secrets(tmp_path: Path, fields: str, told: str) -> None:
+    (cert := tmp_path / "cert.pem").write_text("x")
+    (file := tmp_path / "kvwatch.toml").write_text(
+        '[[targets]]\nurl = "http://localhost"\n' + fields.format(cert=cert)
+    )
+    with pytest.raises(SettingsError) as caught:
+        load({"config": str(file)})
+    assert told in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_password_comes_from_a_file_and_is_shown_nowhere(tmp_path: Path) -> None:
+    (password := tmp_path / "password").write_text("hush-hush\n")
+    (file := tmp_path / "kvwatch.toml").write_text(
+        f'[[targets]]\nurl = "localhost"\nusername = "u"\npassword_file = "{password}"\n'
+    )
+    settings = load({"config": str(file)})
+    (target,) = settings.targets
+    assert target.password is not None
+    assert target.password.get_secret_value() == "hush-hush"
+    assert "hush-hush" not in show(settings) + repr(settings) + str(provenance(settings))
+
+
+# -- whatever is written ---------------------------------------------------------------------------------------------
+
+_WORDS = st.one_of(
+    st.text(max_size=20),
+    st.sampled_from(
+        ["1s", "-1", "nan", "inf", "1e400", "[", "{", "a=b", "http://[::1]:1", "http://u:pw@h", "0x1", "\0"]
+    ),
+)
+_ANYTHING = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), _WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_WORDS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@hypothesis_settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from([*Settings.model_fields, "tragets", "x y"]), _ANYTHING, max_size=4))
+@example({"disabled": [[]]})
+@example({"thresholds": {"a": 10**400}})
+@example({"targets": [{"url": "http://[::1"}]})
+@example({"aliases": {"kv_cache_usage_ratio": 3}})
+@example({"interval_s": "1e400"})
+@example({"gpus": [10**30], "targets": {"gpus": [True]}})
+def test_whatever_is_written_is_settings_or_lines_that_say_what_is_wrong(written: dict[str, object]) -> None:
+    """No other error leaves, and what is taken can be shown and judged by."""
+    written.pop("config", None)
+    with contextlib.suppress(SettingsError):
+        settings = load(written)
+        show(settings)
+        for target in settings.targets:
+            settings.policy(target)
+
+
+@hypothesis_settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
+@example(b"\xff")
+@example(b"targets = [[[[[[[[[[[[[[[[")
+@example(b"a" * 10_000 + b" = 1")
+@example(b"[thresholds]\na.b.c = 1\n")
+def test_no_bytes_make_a_settings_file_fail_in_any_other_way(tmp_path: Path, data: bytes) -> None:
+    (file := tmp_path / "kvwatch.toml").write_bytes(data)
+    with contextlib.suppress(SettingsError):
+        load({"config": str(file)})

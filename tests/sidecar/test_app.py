@@ -31,16 +31,20 @@ from prometheus_client.registry import Collector
 
 from kvwatch import __version__
 from kvwatch.core import pipeline
+from kvwatch.core.alerting import alert_name
 from kvwatch.core.findings import Finding, findings, lifecycles
 from kvwatch.core.lifecycle import Lifecycle
 from kvwatch.core.outcome import Failure, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance
+from kvwatch.core.regimes import Regime
 from kvwatch.core.report import duration, spoken
 from kvwatch.core.state import State, Transition, initial
-from kvwatch.core.symptoms import Verdict
-from kvwatch.sidecar import answers, style
+from kvwatch.core.symptoms import SYMPTOMS, Verdict
+from kvwatch.sidecar import answers
 from kvwatch.sidecar.app import build
 from kvwatch.sidecar.collector import StateCollector, registry_of
+from kvwatch.sidecar.front import Gate
+from kvwatch.sidecar.page import assets, document, style
 from kvwatch.sidecar.rendering import Renderer
 from kvwatch.sidecar.store import FailedScrape, Store
 from tests.sidecar.loopback import RECORDINGS, TurnedClock, pages
@@ -56,7 +60,17 @@ JSON_ROUTES = (
     "/debug/last-failures",
 )
 RECORDED = sorted(path.name for path in RECORDINGS.glob("*.gz"))
-ROUTES = ("/", "/metrics", "/metrics/", "/healthz", "/readyz", "/openapi.json", *JSON_ROUTES)
+ROUTES = (
+    "/",
+    "/static/live.js",
+    "/runbooks/kvwatchkvthrashing.md",
+    "/metrics",
+    "/metrics/",
+    "/healthz",
+    "/readyz",
+    "/openapi.json",
+    *JSON_ROUTES,
+)
 
 
 @cache
@@ -85,7 +99,7 @@ def clock_of(store: Store) -> TurnedClock:
 
 def app_of(store: Store, token: str | None = None) -> FastAPI:
     clock = clock_of(store)
-    return build(store, registry_of(store, clock), clock, token=token)
+    return build(store, registry_of(store, clock), clock, gate=Gate(token))
 
 
 def ask(app: FastAPI, path: str, method: str = "GET", **headers: str) -> httpx.Response:
@@ -440,6 +454,35 @@ def test_every_column_of_a_history_has_its_unit() -> None:
     }
 
 
+def test_history_of_the_columns_asked_for() -> None:
+    app = app_of(store_of(SATURATED))
+    told = data(app, "/api/v1/history?seconds=20&columns=at,requests_waiting")
+    whole = data(app, "/api/v1/history?seconds=20")["engines"][0]["columns"]
+    assert told["units"] == {"at": "unix seconds", "requests_waiting": "requests"}
+    assert told["engines"][0]["columns"] == {name: whole[name] for name in ("at", "requests_waiting")}
+    answer = ask(app, "/api/v1/history?columns=at,requests_wating")
+    assert answer.status_code == 404
+    assert (
+        "no column is called 'requests_wating'; known: admission_rejections_total, at, "
+        in answer.json()["error"]
+    )
+
+
+def test_history_tells_how_late_first_tokens_came() -> None:
+    store = saturated()
+    (engine,) = data(app_of(store), "/api/v1/history")["engines"]
+    told = engine["latencies"]
+    at = engine["columns"]["at"]
+    assert {len(column) for column in told.values()} == {len(told["at"])}
+    assert all(after - before >= 10 for before, after in pairwise(told["at"]))
+    assert at[0] < told["at"][0] < told["at"][-1] <= at[-1]
+    pairs = zip(told["time_to_first_token_p50_seconds"], told["time_to_first_token_p95_seconds"], strict=True)
+    known = [(half, most) for half, most in pairs if half is not None]
+    assert known
+    assert all(0 < half <= most for half, most in known)
+    assert known[-1][1] > 5  # in the middle of the saturation
+
+
 def test_history_of_all_engines_or_of_those_asked_for() -> None:
     app = app_of(store_of(TWO_ENGINES, SATURATED))
     assert len(data(app, "/api/v1/history")["engines"]) == 3
@@ -545,7 +588,7 @@ def test_the_description_is_for_users_and_says_what_every_parameter_is() -> None
     assert all(f"`{path}`" in words for path in (*JSON_ROUTES[:4], "/metrics"))
     assert "kvwatch.core" not in words
     parameters = told["paths"]["/api/v1/history"]["get"]["parameters"]
-    assert [one["name"] for one in parameters] == ["target", "model_name", "engine", "seconds"]
+    assert [one["name"] for one in parameters] == ["target", "model_name", "engine", "seconds", "columns"]
     assert all(one["description"] for one in parameters)
     life = told["components"]["schemas"]["Lifecycle"]["properties"]
     assert "unix seconds" in life["since_at"]["description"]
@@ -564,7 +607,10 @@ def test_every_answer_tells_browsers_to_keep_their_guesses_to_themselves() -> No
     for path in ROUTES:
         headers = ask(app, path).headers
         assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
         assert headers["cache-control"] == "no-store"
+        assert headers["content-security-policy"].startswith("default-src 'none'")
 
 
 # -- the token --------------------------------------------------------------------------------------------------
@@ -658,8 +704,11 @@ class Tags(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append((tag, dict(attrs)))
         self._within_a_line = ("class", "option") in attrs
-        if tag != "meta":
+        if tag not in {"meta", "link"}:
             self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -680,7 +729,7 @@ def page_of(store: Store) -> Tags:
     return tags
 
 
-def test_the_page_shows_findings_with_evidence_and_actions_and_loads_nothing() -> None:
+def test_the_page_shows_findings_with_evidence_and_actions_and_loads_nothing_from_elsewhere() -> None:
     store = saturated()
     tags = page_of(store)
     text = " ".join(tags.text)
@@ -690,8 +739,56 @@ def test_the_page_shows_findings_with_evidence_and_actions_and_loads_nothing() -
         assert all(name in text for name in found["evidence"])
     options = [attrs for tag, attrs in tags.seen if attrs.get("class") == "option"]
     assert len(options) >= 4  # none is broken at its hyphens: a person copies them
-    assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in tags.seen}
-    assert ("meta", {"http-equiv": "refresh", "content": "5"}) in tags.seen
+    assert not {"img", "iframe", "object", "style"} & {tag for tag, _ in tags.seen}
+    assert not [
+        attrs for _, attrs in tags.seen if "style" in attrs or any(name[:2] == "on" for name in attrs)
+    ]
+    loaded = [attrs.get("src") or attrs.get("href") for tag, attrs in tags.seen if tag in {"script", "link"}]
+    assert len(loaded) == 5
+    assert {ask(app_of(store), str(path)).status_code for path in loaded} == {200}
+    assert all(str(path).startswith("/static/") for path in loaded)
+    assert ("noscript", {}) in tags.seen
+    assert ("meta", {"http-equiv": "refresh", "content": "5"}) in tags.seen  # within it
+
+
+def test_a_browser_is_told_to_load_nothing_from_elsewhere_and_to_run_nothing_in_the_page() -> None:
+    policy = ask(app_of(saturated()), "/").headers["content-security-policy"]
+    rules = dict(rule.split(maxsplit=1) for rule in policy.split("; "))
+    assert rules.pop("default-src") == "'none'"
+    assert set(rules.values()) == {"'self'", "'none'"}
+    assert {"base-uri", "form-action", "frame-ancestors"} <= {
+        name for name, of in rules.items() if of == "'none'"
+    }
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/nothing.js", "/static/..%2fstyle.py", "/static/uplot", "/runbooks/nothing.md"]
+)
+def test_only_the_files_of_the_page_are_served(path: str) -> None:
+    answer = ask(app_of(before_the_first_scrape()), path)
+    assert answer.status_code == 404
+    assert set(answer.json()) == {"error"}
+
+
+def test_every_file_of_the_page_has_its_type_and_the_library_its_licence() -> None:
+    app = app_of(before_the_first_scrape())
+    for name, kind in (
+        ("live.js", "text/javascript"),
+        ("page.css", "text/css"),
+        ("icon.svg", "image/svg+xml"),
+    ):
+        assert ask(app, f"/static/{name}").headers["content-type"].split(";")[0] == kind
+    assert "MIT License" in ask(app, "/static/LICENSE").text
+    assert ask(app, "/favicon.ico").content == ask(app, "/static/icon.svg").content
+
+
+def test_every_symptom_has_its_runbook() -> None:
+    app = app_of(before_the_first_scrape())
+    for row in SYMPTOMS:
+        answer = ask(app, f"/runbooks/{alert_name(row.id).lower()}.md")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        assert f"# {alert_name(row.id)}\n" in answer.text
 
 
 def words_of(store: Store) -> str:
@@ -700,13 +797,22 @@ def words_of(store: Store) -> str:
 
 def rows_of(store: Store) -> list[list[str]]:
     """The cells of the table of engines, as text."""
-    html = ask(app_of(store), "/").text
-    return [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", html)[1:]]
+    rows = re.findall(r"<tr>(.*?)</tr>", table_of(store))[1:]
+    return [[re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in rows]
+
+
+def table_of(store: Store) -> str:
+    """The table of engines."""
+    (found,) = re.findall(r'<table class="engines">.*?</table>', ask(app_of(store), "/").text, re.DOTALL)
+    return str(found)
+
+
+def heads_of(store: Store) -> list[str]:
+    return re.findall(r'<th scope="col">(.*?)</th>', table_of(store))
 
 
 def test_the_page_shows_usage_and_queue_before_the_score() -> None:
-    heads = re.findall(r"<th>(.*?)</th>", ask(app_of(saturated()), "/").text)
-    assert heads == [
+    assert heads_of(saturated()) == [
         *("model", "engine", "regime", "KV usage", "running", "waiting", "KV demand", "pressure score"),
     ]
     ((model, engine, regime, usage, running, waiting, demand, score),) = rows_of(saturated())
@@ -716,10 +822,8 @@ def test_the_page_shows_usage_and_queue_before_the_score() -> None:
 
 
 def test_on_a_narrow_screen_each_number_has_its_columns_name_before_it() -> None:
-    html = ask(app_of(saturated()), "/").text
-    heads = re.findall(r"<th>(.*?)</th>", html)
-    assert re.findall(r'<td[^>]* data-name="(.*?)"', html) == heads
-    assert "content: attr(data-name)" in html.split("@media (max-width: 640px)")[1]
+    assert re.findall(r'<td[^>]* data-name="(.*?)"', table_of(saturated())) == heads_of(saturated())
+    assert "content: attr(data-name)" in CSS.split("@media (max-width: 640px)")[1]
 
 
 def test_the_page_shows_no_number_of_a_server_that_does_not_answer() -> None:
@@ -794,6 +898,9 @@ def life_of(state: State, one: Finding) -> Lifecycle:
     return next(life for key, name, life in lifecycles(state) if (key, name) == (one.key, one.symptom.id))
 
 
+CSS = assets.static("page.css")[0].decode()
+
+
 def luminance(colour: str) -> float:
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     red, green, blue = (
@@ -808,15 +915,32 @@ def test_every_text_can_be_read_in_light_and_in_the_dark(colours: dict[str, str]
     for name in colours.keys() - {"paper", "line"}:
         low, high = sorted((luminance(colours[name]), paper))
         assert (high + 0.05) / (low + 0.05) >= 4.5, name
-    assert "opacity" not in style.STYLE
-    assert set(re.findall(r"var\(--(\w+)\)", style.STYLE)) <= set(colours)
+    assert "opacity" not in CSS
+    assert set(re.findall(r"var\(--(\w+)\)", CSS)) <= {*colours, *style.LINES, "swatch"}
+
+
+@pytest.mark.parametrize(("colours", "which"), [(style.LIGHT, 0), (style.DARK, 1)], ids=["light", "dark"])
+def test_every_line_can_be_seen_in_light_and_in_the_dark(colours: dict[str, str], which: int) -> None:
+    paper = luminance(colours["paper"])
+    for name, pair in style.LINES.items():
+        low, high = sorted((luminance(pair[which]), paper))
+        assert (high + 0.05) / (low + 0.05) >= 3, name
+
+
+def test_every_regime_has_a_colour_of_its_own() -> None:
+    assert set(style.REGIMES) == set(Regime)
+    assert len(set(style.REGIMES.values())) == len(Regime)
 
 
 def test_every_link_of_the_page_leads_somewhere() -> None:
     app = app_of(before_the_first_scrape())
-    links = [attributes["href"] for tag, attributes in page_of(before_the_first_scrape()).seen if tag == "a"]
-    assert links
-    assert {ask(app, str(link)).status_code for link in links} == {200}
+    for store in (before_the_first_scrape(), saturated()):
+        tags = page_of(store)
+        links = [str(attributes["href"]) for tag, attributes in tags.seen if tag == "a"]
+        ids = {f"#{attributes['id']}" for _, attributes in tags.seen if "id" in attributes}
+        assert len(links) > 8
+        assert {link for link in links if link[0] == "#"} <= ids
+        assert {ask(app, link).status_code for link in links if link[0] != "#"} == {200}
 
 
 def test_nothing_that_a_server_says_becomes_markup() -> None:
@@ -826,7 +950,7 @@ def test_nothing_that_a_server_says_becomes_markup() -> None:
     store = Store()
     store.publish(state)
     tags = page_of(store)
-    assert "script" not in {tag for tag, _ in tags.seen}
+    assert len([tag for tag, _ in tags.seen if tag == "script"]) == 2  # those of the page itself
     assert "<script>alert(1)</script>" in " ".join(tags.text)
 
 
@@ -834,6 +958,45 @@ def test_the_page_says_why_a_server_can_not_be_scraped() -> None:
     text = " ".join(page_of(while_down()).text)
     assert "refused" in text
     assert "nothing <listens>" in text
+
+
+def test_the_page_of_very_many_engines_is_short_and_holds_up_nobody() -> None:
+    store = many_engines(256)
+    app = build(store, registry_of(store, clock_of(store)), clock_of(store))
+
+    async def run() -> tuple[httpx.Response, int]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://kvwatch") as client:
+            asking = asyncio.create_task(client.get("/"))
+            turns = 0
+            while not asking.done():
+                await asyncio.sleep(0)
+                turns += 1
+            return await asking, turns
+
+    answer, turns = asyncio.run(run())
+    assert answer.text.count('<details class="engine"') == 8
+    assert "248 more engines" in answer.text
+    assert answer.text.count('data-name="engine"') == 256
+    assert turns > 8  # others had their turn between the pieces
+
+
+def test_many_who_look_cost_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrote: list[float] = []
+    parts = document._parts
+
+    def counted(store: Store, now: float) -> Iterator[str]:
+        wrote.append(now)
+        return parts(store, now)
+
+    monkeypatch.setattr(document, "_parts", counted)
+    app = app_of(saturated())
+
+    async def run() -> set[str]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://kvwatch") as client:
+            return {one.text for one in await asyncio.gather(*(client.get("/") for _ in range(8)))}
+
+    assert len(asyncio.run(run())) == 1
+    assert len(wrote) == 1
 
 
 def test_an_error_of_ours_is_json_too() -> None:

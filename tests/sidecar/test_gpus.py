@@ -521,7 +521,7 @@ def read_for(seconds: float, source: Source | None, **more: Any) -> tuple[GpuRea
 
     async def run() -> GpuReader:
         settings = settings_of(gpu_interval_s=5.0, **more)
-        reader = GpuReader(settings, clock, random=Random(1), choose=chosen_to_be(source))  # noqa: S311
+        reader = GpuReader(settings, clock, random=Random(1), choose=chosen_to_be(source))
         task = asyncio.create_task(reader.run())
         await asyncio.wait(
             {task, asyncio.ensure_future(clock.reached.wait())},

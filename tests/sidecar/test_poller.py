@@ -19,6 +19,7 @@ from kvwatch.core.state import State, Transition, initial
 from kvwatch.settings import Settings, TargetSettings
 from kvwatch.sidecar import log
 from kvwatch.sidecar.narrowing import Narrowing
+from kvwatch.sidecar.pacing import AT_ONCE, Start
 from kvwatch.sidecar.poller import Poller, Source
 from kvwatch.sidecar.scrape import Scraper
 from kvwatch.sidecar.store import Store
@@ -79,7 +80,9 @@ Judge = Callable[[State, Outcome, float], tuple[State, tuple[Transition, ...]]]
 
 
 @asynccontextmanager
-async def watching(handler: Handler, judge: Judge = advance, **more: object) -> AsyncIterator[Watch]:
+async def watching(
+    handler: Handler, judge: Judge = advance, start: Start = AT_ONCE, **more: object
+) -> AsyncIterator[Watch]:
     """Watches a server. The duty cycle is wide open, since here an answer takes no time of the clock."""
     logged = io.StringIO()
     log.set_up("json", "debug", logged)
@@ -97,8 +100,9 @@ async def watching(handler: Handler, judge: Judge = advance, **more: object) -> 
                 store,
                 clock,
                 settings,
-                random=Random(3),  # noqa: S311 - jitter
+                random=Random(3),
                 judge=judge,
+                start=start,
             )
             watch = Watch(server, store, clock, poller, logged)
             publish = store.publish
@@ -111,9 +115,11 @@ async def watching(handler: Handler, judge: Judge = advance, **more: object) -> 
             yield watch
 
 
-def watched(handler: Handler, seconds: float, judge: Judge = advance, **more: object) -> Watch:
+def watched(
+    handler: Handler, seconds: float, judge: Judge = advance, start: Start = AT_ONCE, **more: object
+) -> Watch:
     async def run() -> Watch:
-        async with watching(handler, judge, **more) as watch:
+        async with watching(handler, judge, start, **more) as watch:
             await watch.run(seconds)
             return watch
 
@@ -163,6 +169,12 @@ def test_a_slow_server_stretches_the_interval_and_that_is_told() -> None:
     assert watch.store.poll_stats("vllm").missed_ticks == 0
 
 
+def test_a_poller_waits_for_its_turn_and_comes_into_its_own_phase() -> None:
+    watch = watched(VllmLike(pages(HEALTHY), step=1), 6, start=Start(first_s=0.25, phase=0.75))
+    assert [state.now for state, _ in watch.seen] == [1000.25 + n for n in (0, 1.25, 2.25, 3.25, 4.25, 5.25)]
+    assert watch.store.poll_stats("vllm").missed_ticks == 0
+
+
 # -- narrowing --------------------------------------------------------------------------------------------------
 
 
@@ -170,9 +182,9 @@ def kinds(watch: Watch) -> str:
     return "".join("n" if asked.names else "W" for asked in watch.scrapes)
 
 
-def test_it_narrows_after_one_whole_page_and_one_probe_and_looks_at_the_whole_once_a_minute() -> None:
-    watch = watched(VllmLike(pages(HEALTHY)), 130)
-    assert kinds(watch) == "Wn" + "n" * 59 + "W" + "n" * 59 + "W" + "n" * 9
+def test_it_narrows_after_one_whole_page_and_one_probe_and_looks_at_the_whole_seldom() -> None:
+    watch = watched(VllmLike(pages(HEALTHY)), 610)
+    assert kinds(watch) == "Wn" + "n" * 299 + "W" + "n" * 299 + "W" + "n" * 10
     assert watch.state.last is not None
     assert watch.state.last.narrowed
     narrow = [line for line in watch.lines if "narrowed" in line]
@@ -228,7 +240,8 @@ def test_narrowing_can_be_forbidden() -> None:
         ("late", "narrowed, no whole answer within 0.6 s"),
         ("broken", "narrowed, the page can't be read: "),
         ("less", "the narrowed answer lacks 1 of the series, e.g. vllm:request_success_total"),
-        ("whole", "a narrowed answer holds all that is read of the whole page"),
+        ("narrowed", "a narrowed answer holds all that is read of the whole page"),
+        ("whole", "narrowed, the answer is the whole page all the same: names are not heeded there"),
     ],
 )
 def test_why_scrapes_are_narrowed_or_not_is_the_real_reason(answer: str, why: str) -> None:
@@ -237,6 +250,8 @@ def test_why_scrapes_are_narrowed_or_not_is_the_real_reason(answer: str, why: st
     async def handler(asked: Asked, writer: asyncio.StreamWriter) -> None:
         if not asked.names or answer == "whole":
             await send(writer, page)
+        elif answer == "narrowed":
+            await send(writer, narrowed(page, asked.names))
         elif answer == "lost":
             writer.transport.abort()
         elif answer == "late":
@@ -250,9 +265,9 @@ def test_why_scrapes_are_narrowed_or_not_is_the_real_reason(answer: str, why: st
 
     watch = watched(handler, 5, timeout_s=0.6 if answer == "late" else None)
     (told,) = [line for line in watch.lines if "narrowed" in line]
-    assert told["narrowed"] is (answer == "whole")
+    assert told["narrowed"] is (answer == "narrowed")
     assert str(told["why"]).startswith(why)
-    assert ("holds all" in str(told["why"])) is (answer == "whole")
+    assert ("holds all" in str(told["why"])) is (answer == "narrowed")
 
 
 def less(page: bytes) -> bytes:
@@ -293,7 +308,7 @@ def late_at(*seconds: int, whole_only: bool = False) -> tuple[Watch, str]:
         async with watching(VllmLike(pages(HEALTHY))) as watch:
             late = Late(watch.poller._source, watch.clock, seconds, whole_only)
             watch.poller._source = late
-            await watch.run(90)
+            await watch.run(330)
             return watch, late.kinds
 
     return asyncio.run(run())
@@ -302,9 +317,9 @@ def late_at(*seconds: int, whole_only: bool = False) -> tuple[Watch, str]:
 def test_one_late_answer_is_counted_but_ends_no_narrowing_and_is_no_news() -> None:
     watch, asked = late_at(20)
     assert watch.state.outcomes["timeout"] == 1
-    assert watch.state.outcomes["ok"] == 89
-    assert asked.startswith("Wn" + "n" * 59)
-    assert asked.count("W") == 2  # at the start, and the one a minute
+    assert watch.state.outcomes["ok"] == 329
+    assert asked.startswith("Wn" + "n" * 299)
+    assert asked.count("W") == 2  # at the start, and after five minutes
     assert [line["up"] for line in watch.lines if "up" in line] == [True]
     assert [line["narrowed"] for line in watch.lines if "narrowed" in line] == [True]
 
@@ -318,8 +333,8 @@ def test_two_late_answers_in_a_row_end_narrowing() -> None:
 
 
 def test_a_whole_page_that_is_late_is_followed_by_a_narrowed_one() -> None:
-    watch, asked = late_at(60, whole_only=True)
-    assert asked[61:64] == "Wnn"
+    watch, asked = late_at(300, whole_only=True)
+    assert asked[301:304] == "Wnn"
     assert watch.state.outcomes["timeout"] == 1
     assert [line["narrowed"] for line in watch.lines if "narrowed" in line] == [True]
 
@@ -446,13 +461,13 @@ def test_gauges_that_come_with_the_first_request_are_not_missed() -> None:
     assert set(kinds(watch)) == {"W"}
 
 
-def test_a_new_family_is_noticed_within_a_minute() -> None:
+def test_a_new_family_is_noticed_within_five_minutes() -> None:
     async def run() -> Watch:
         vllm = VllmLike(pages(HEALTHY))
         async with watching(vllm) as watch:
             await watch.run(5)
             vllm.recorded = [page + b"vllm:brand_new_thing 1\n" for page in vllm.recorded]
-            await watch.run(61)
+            await watch.run(301)
             return watch
 
     assert "brand_new_thing" in str(asyncio.run(run()).state.unknown_families)

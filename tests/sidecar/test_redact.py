@@ -47,4 +47,4 @@ def test_the_secrets_of_a_target_are_its_token_its_password_and_its_query() -> N
         "password",
         "abcdefgh",
     )
-    assert secrets_of("http://h/metrics", None) == ()
+    assert secrets_of("http://h/metrics") == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import socket
 import ssl
@@ -11,6 +12,7 @@ import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -18,8 +20,11 @@ from pydantic import SecretStr
 from kvwatch import __version__
 from kvwatch.core.outcome import Facts, Failure, Pace, Scrape, ScrapeError
 from kvwatch.settings import Settings, TargetSettings
+from kvwatch.sidecar.clients import CannotServe, usable_client
+from kvwatch.sidecar.credentials import credentials_of
 from kvwatch.sidecar.scrape import BadAnswer, Scraper, narrowed_url
 from kvwatch.sidecar.transport import classify, client_for
+from tests.certificates import self_signed
 from tests.sidecar.loopback import Asked, Handler, Loopback, VllmLike, always, pages, send, serving
 
 PAGE = b"# HELP x y\nx 1\n"
@@ -198,7 +203,10 @@ def test_timeout_of_a_body_that_drips() -> None:
 def test_a_token_that_can_not_be_sent_is_named_and_not_shown(token: str) -> None:
     async def run() -> tuple[Scrape | ScrapeError, list[Asked]]:
         async with serving(always(PAGE)) as server, scraper(server.url, token=SecretStr("x")) as one:
-            one._token = token
+            odd = TargetSettings.model_construct(
+                url=server.url, token=SecretStr(token)
+            )  # as no settings let it be
+            one._credentials = credentials_of(odd, "the target's")
             assert await one.facts() == Facts()
             return await one.scrape(Pace.FULL), server.asked
 
@@ -281,21 +289,64 @@ def test_tls_of_a_server_that_speaks_none() -> None:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A self-signed certificate for localhost, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    command = (
-        f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout {key} -out {cert}"
-    )
-    subprocess.run(
-        [*command.split(), "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True
-    )
-    return cert, key
+    return self_signed(tmp_path_factory.mktemp("tls"))
 
 
 def server_side(certificate: tuple[Path, Path]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
     return context
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_a_server_that_asks_for_a_certificate_gets_it(certificate: tuple[Path, Path], shows: bool) -> None:
+    cert, key = certificate
+    context = server_side(certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cert)
+    pair: dict[str, Any] = {"cert_file": cert, "key_file": key} if shows else {}
+
+    async def run() -> Scrape | ScrapeError:
+        async with (
+            serving(always(PAGE), tls=context) as server,
+            scraper(server.url, ca_file=cert, **pair) as one,
+        ):
+            return await one.scrape(Pace.FULL)
+
+    assert isinstance(asyncio.run(run()), Scrape) is shows
+
+
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    command = f"openssl rsa -aes256 -passout pass:secret -in {certificate[1]} -out {tmp_path / 'locked.pem'}"
+    subprocess.run(command.split(), check=True, capture_output=True)
+    target = TargetSettings(
+        url="https://localhost:1", cert_file=certificate[0], key_file=tmp_path / "locked.pem"
+    )
+    with pytest.raises(CannotServe, match=r"locked\.pem for target localhost:1"):
+        usable_client(target, "target")
+
+
+def test_a_user_and_a_password_are_sent_and_shown_nowhere() -> None:
+    async def run() -> tuple[Scrape | ScrapeError, Asked]:
+        async def says_it_back(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            await send(writer, asked.headers["authorization"].encode(), "500 Oh")
+
+        async with (
+            serving(says_it_back) as server,
+            scraper(server.url, username="prometheus", password=SecretStr("pass:wörd")) as one,
+        ):
+            outcome = await one.scrape(Pace.FULL)
+            assert base64.b64encode("prometheus:pass:wörd".encode()).decode() in one.secrets
+            assert "pass:wörd" in one.secrets
+            return outcome, server.asked[0]
+
+    outcome, asked = asyncio.run(run())
+    assert isinstance(outcome, ScrapeError)
+    kind, _, pair = asked.headers["authorization"].partition(" ")
+    assert kind == "basic"  # this server has its headers in small letters
+    assert len(pair) == len(base64.b64encode("prometheus:pass:wörd".encode()))
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from kvwatch.sidecar.door import Door
 from kvwatch.sidecar.lookups import Lookups
 from kvwatch.sidecar.service import serve
 from kvwatch.sidecar.web import listen
+from tests.certificates import self_signed
 from tests.machine import has_ipv6
 from tests.sidecar.loopback import Loopback, VllmLike, pages, serving
 from tests.waiting import until
@@ -323,6 +324,30 @@ def test_a_flood_of_connections_that_ask_nothing_keeps_nobody_out(
 
 
 @pytest.mark.parametrize(
+    ("says", "status"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 40_000 + b"\r\n\r\n", b"431"),
+        (b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", b"431"),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + b"a: 1\r\n" * 150 + b"\r\n", b"431"),
+        (b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000000\r\n\r\n" + b"x" * 60_000, b"405"),
+    ],
+    ids=["a header of 40 kB", "a path of 40 kB", "150 headers", "a body of 9 GB"],
+)
+def test_a_request_that_is_too_large_is_refused_at_once(says: bytes, status: bytes) -> None:
+    async def run() -> tuple[bytes, int]:
+        async with running(settings_of(NOBODY)) as service, httpx.AsyncClient() as client:
+            reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(service.url).port)
+            writer.write(says)
+            answer = await asyncio.wait_for(reader.readuntil(b"\r\n"), 5)
+            writer.close()
+            return answer, (await client.get(f"{service.url}/healthz")).status_code
+
+    answer, still = asyncio.run(run())
+    assert answer.split()[1] == status
+    assert still == 200
+
+
+@pytest.mark.parametrize(
     ("says", "ends"),
     [
         (b"", True),
@@ -473,16 +498,6 @@ def test_certificates_of_a_target_that_are_none_are_one_line_and_exit_code_2(
     assert "target a" in line
 
 
-def self_signed(folder: Path) -> tuple[Path, Path]:
-    """A certificate and its key."""
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    command = (
-        f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout {key} -out {cert}"
-    )
-    subprocess.run(command.split(), check=True, capture_output=True)
-    return cert, key
-
-
 def test_it_serves_over_tls(tmp_path: Path) -> None:
     cert, key = self_signed(tmp_path)
 
@@ -544,3 +559,10 @@ def test_a_signal_stops_it_cleanly(one: signal.Signals) -> None:
         logged, _ = ended(process, one)
     assert "kvwatch stops" in logged
     assert "Traceback" not in logged
+
+
+def test_the_service_imports_nothing_that_only_commands_for_people_need() -> None:
+    script = "import sys, kvwatch.sidecar.service; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "httpx" in done.stdout.split()
+    assert not {"rich", "pygments", "yaml", "tqdm"} & set(done.stdout.split())

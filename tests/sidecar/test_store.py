@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvwatch.core.catalogue import Deliveries
 from kvwatch.core.lifecycle import Stage
 from kvwatch.core.outcome import Failure
 from kvwatch.core.snapshot import EngineKey
@@ -54,3 +55,27 @@ def test_failures_of_one_target_do_not_push_out_those_of_another() -> None:
     assert len(kept[0].excerpt) == 2048
     assert len(kept) == 1 + FAILURES_KEPT
     assert [failure.wall for failure in kept] == sorted(failure.wall for failure in kept)
+
+
+def test_what_is_no_longer_in_the_settings_is_forgotten_and_the_rest_is_in_their_order() -> None:
+    store = Store([initial("a"), initial("b"), initial("c")])
+    for name in "abc":
+        store.count(name, polls=3)
+        store.failed(FailedScrape(name, 1.0, Failure.REFUSED, "refused"))
+        store.delivered(Deliveries(f"am-{name}", {"ok": 1}))
+    store.keep(["c", "a"], ["am-b"])
+    assert list(store.states()) == ["c", "a"]
+    assert store.poll_stats("a").polls == 3
+    assert store.poll_stats("b") == PollStats()
+    assert {failure.target for failure in store.failures()} == {"a", "c"}
+    assert [sent.alertmanager for sent in store.deliveries()] == ["am-b"]
+
+
+def test_reloads_are_counted_and_the_last_good_one_is_dated() -> None:
+    store = Store()
+    store.started(10.0)
+    store.reloaded(good=False, wall=20.0)
+    assert (store.reloads().good, store.reloads().last_success) == (False, 10.0)
+    store.reloaded(good=True, wall=30.0)
+    assert (store.reloads().good, store.reloads().last_success) == (True, 30.0)
+    assert store.reloads().outcomes == {"ok": 1, "failed": 1}

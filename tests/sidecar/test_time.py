@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from kvwatch.sidecar.clock import ScaledClock, SystemClock
-from kvwatch.sidecar.pacing import Backoff, DutyCycle, Rhythm
+from kvwatch.sidecar.pacing import Backoff, DutyCycle, Rhythm, start_of
 from tests.sidecar.loopback import TurnedClock
 
 
@@ -50,6 +50,35 @@ def test_ticks_that_were_missed_are_skipped_and_counted_and_not_made_up_for() ->
 
 def test_a_tick_that_ends_exactly_when_the_next_is_due_misses_none() -> None:
     assert Rhythm(100.0).next(101.0, 1.0) == (101.0, 0)
+
+
+def test_a_start_is_the_same_every_time_and_another_for_every_host_port_and_target() -> None:
+    assert start_of(0, 1, 1.0, "pod-a", "9100", "http://localhost:8000/metrics").phase == pytest.approx(
+        0.19097, abs=1e-6
+    )
+    seeds = [(host, port, url) for host in ("a", "b") for port in ("1", "2") for url in ("x", "y")]
+    assert len({start_of(0, 1, 1.0, *seed).phase for seed in seeds}) == len(seeds)
+    assert start_of(0, 1, 1.0, "ab", "c").phase != start_of(0, 1, 1.0, "a", "bc").phase
+
+
+def test_a_thousand_sidecars_of_one_rollout_spread_evenly_over_the_interval() -> None:
+    phases = [
+        start_of(0, 1, 1.0, f"vllm-{n}", "9100", "http://localhost:8000/metrics").phase for n in range(1000)
+    ]
+    tenths = [sum(n / 10 <= phase < (n + 1) / 10 for phase in phases) for n in range(10)]
+    assert sum(tenths) == 1000
+    assert 60 <= min(tenths) <= max(tenths) <= 140  # four standard deviations
+
+
+def test_the_first_target_is_asked_at_once_and_the_last_within_a_second() -> None:
+    assert [start_of(n, 4, 1.0).first_s for n in range(4)] == [0.0, 0.25, 0.5, 0.75]
+    assert [start_of(n, 4, 15.0).first_s for n in range(4)] == [0.0, 0.25, 0.5, 0.75]
+    assert [start_of(n, 4, 0.2).first_s for n in range(4)] == pytest.approx([0.0, 0.05, 0.1, 0.15])
+
+
+def test_the_beat_keeps_the_phase_it_began_in() -> None:
+    rhythm = Rhythm(100.0, -0.3)
+    assert [rhythm.next(100.0 + n, 1.0)[0] for n in range(3)] == pytest.approx([100.7, 101.7, 102.7])
 
 
 def duty(*seconds: float, share: float = 0.01) -> DutyCycle:
@@ -100,7 +129,7 @@ def test_the_cost_is_that_of_the_mixture_of_answers() -> None:
 
 
 def test_back_off_doubles_with_jitter_up_to_the_most_and_starts_anew_after_a_success() -> None:
-    backoff = Backoff(10.0, Random(7))  # noqa: S311 - jitter
+    backoff = Backoff(10.0, Random(7))
     waits = [backoff.failed(1.0) for _ in range(30)]
     assert waits[0] == 1.0
     assert 1.5 <= waits[1] <= 2.0
@@ -113,5 +142,5 @@ def test_back_off_doubles_with_jitter_up_to_the_most_and_starts_anew_after_a_suc
 
 
 def test_back_off_never_asks_more_often_than_the_interval() -> None:
-    backoff = Backoff(10.0, Random(1))  # noqa: S311 - jitter
+    backoff = Backoff(10.0, Random(1))
     assert all(backoff.failed(15.0) == 15.0 for _ in range(20))

@@ -87,14 +87,22 @@ def _unpin(facts: Facts, pin: str) -> str:
 
 
 def _smaller_batch(facts: Facts) -> str:
-    """Profiling runs a batch of the largest size; where that follows the length, a longer one leaves less cache."""
+    """Profiling runs a batch of the largest size; where that follows the length, a longer one leaves less cache.
+
+    In v1, whose message tells GiB, prefill is chunked unless somebody turned that off, and the batch has a size of
+    its own: there it is only told where the log shows that it matters.
+    """
     batch, length = one(facts, "max_num_batched_tokens"), one(facts, "max_model_len")
     if batch and length and batch < length:
         return ""
+    chunked = one(facts, "needed_gib") is not None and facts.get("enable_chunked_prefill") is not False
+    if chunked and not _batch_suffices(facts):
+        return ""
     peak = _activation(facts)
     size = f" (up to {gib(peak)} here)" if peak else ""
+    begin = "" if chunked else "turn chunked prefill on and "
     return (
-        f"turn chunked prefill on and pin {BATCH}, for example to 2048 (8192 on a large GPU): where it follows"
+        f"{begin}pin {BATCH}, for example to 2048 (8192 on a large GPU): where it follows"
         f" --max-model-len, the trial batch takes memory that the cache then lacks{size}"
     )
 

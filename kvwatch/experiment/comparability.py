@@ -1,0 +1,197 @@
+"""Whether two runs can be held against each other: what else differed than what was meant to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import sqrt
+
+from kvwatch.core.report import duration, number
+from kvwatch.core.snapshot import Histogram
+from kvwatch.experiment.caution import Caution, Side, Weight
+from kvwatch.experiment.configuration import Change, options_changed
+from kvwatch.experiment.series import SECONDS
+
+_ALIKE = 0.1
+"""Loads that differ by less than a tenth are alike."""
+_SPACINGS, _DURATIONS = 1.5, 1.25
+"""Scrapes this many times as far apart, or runs this many times as long, are worth a word."""
+_KOLMOGOROV = 1.63
+"""Two samples of one distribution differ by more than this × √(1/n + 1/m) once in a hundred times."""
+
+
+def of_pair(baseline: Side, candidate: Side, changed: Sequence[Change]) -> list[Caution]:
+    """What differs between two runs beside the result."""
+    found = [_configuration(changed), *(check(baseline, candidate) for check in _PAIRS)]
+    return [one for one in found if one is not None]
+
+
+def _configuration(changed: Sequence[Change]) -> Caution | None:
+    options = options_changed(list(changed))
+    if options == 1:
+        return None
+    if options == 0:
+        return Caution(
+            "no_option_changed",
+            Weight.NOTE,
+            "no option is seen to differ: fine for two runs of one configuration; else it is one that vLLM's metrics"
+            " do not show (--max-num-batched-tokens, --tensor-parallel-size, …)",
+        )
+    names = ", ".join(change.title for change in changed if not change.follows)
+    return Caution(
+        "several_options_changed",
+        Weight.WARNING,
+        f"{options} options differ ({names}): which of them made the difference can't be told. Change one at a time",
+    )
+
+
+def _models(baseline: Side, candidate: Side) -> Caution | None:
+    before, after = baseline.run.models, candidate.run.models
+    if before == after:
+        return None
+    return Caution(
+        "models",
+        Weight.WARNING,
+        f"the models served differ: {', '.join(before) or 'none'} and {', '.join(after) or 'none'}",
+    )
+
+
+def _engines(baseline: Side, candidate: Side) -> Caution | None:
+    before, after = baseline.run.engines, candidate.run.engines
+    if before == after:
+        return None
+    return Caution(
+        "engines",
+        Weight.NOTE,
+        f"{before} and {after} engines: throughput and waiting are those of the whole server",
+    )
+
+
+def _arrivals(baseline: Side, candidate: Side) -> Caution | None:
+    before, after = arrivals(baseline), arrivals(candidate)
+    if before is None or after is None or max(before[1], after[1]) <= 0:
+        return None
+    spread = abs(after[1] - before[1])
+    noise = 2 * sqrt(before[1] ** 2 / max(before[0], 1) + after[1] ** 2 / max(after[0], 1))
+    if spread <= _ALIKE * max(before[1], after[1]) or spread <= noise:
+        return None
+    return Caution(
+        "arrivals",
+        Weight.WARNING,
+        f"the load was not alike: {number(before[1])} and {number(after[1])} requests/s arrived. Latencies and usage"
+        " follow the load; send the same requests at the same times",
+    )
+
+
+def arrivals(side: Side) -> tuple[float, float] | None:
+    """Requests that arrived, in all and per second: those that finished, and by how many more were in the server
+    at the end. Those that clients gave up are not seen."""
+    run, totals = side.run, side.estimates.totals
+    seconds = totals.sum(SECONDS)
+    if "requests_finished_total" in run.missing or seconds <= 0 or run.restarts:
+        return None
+    begin, end = run.in_server_at_ends
+    came = max(totals.sum("requests_finished_total") + end - begin, 0.0)
+    return came, came / seconds
+
+
+def _lengths(signal: str, title: str) -> Callable[[Side, Side], Caution | None]:
+    def check(baseline: Side, candidate: Side) -> Caution | None:
+        before, after = (side.estimates.totals.histogram(signal) for side in (baseline, candidate))
+        apart = distance(before, after)
+        if apart is None or apart <= _ALIKE:
+            return None
+        if apart <= _KOLMOGOROV * sqrt(1 / before.count + 1 / after.count):
+            return None
+        means = " and ".join(number(one.sum / one.count) for one in (before, after))
+        return Caution(
+            f"{title.split(maxsplit=1)[0]}_lengths",
+            Weight.WARNING,
+            f"the {title} were not alike (mean {means} tokens; {apart:.0%} of the requests are of other lengths):"
+            " use the same prompts",
+        )
+
+    return check
+
+
+def distance(one: Histogram, other: Histogram) -> float | None:
+    """The largest difference between two distributions, 0-1 (Kolmogorov and Smirnov), at the bounds of buckets; None
+    without observations or with other bounds."""
+    if one.count <= 0 or other.count <= 0 or one.bounds != other.bounds:
+        return None
+    return max(
+        (abs(a / one.count - b / other.count) for a, b in zip(one.counts, other.counts, strict=True)),
+        default=0.0,
+    )
+
+
+def _spacings(baseline: Side, candidate: Side) -> Caution | None:
+    before, after = baseline.run.interval_s, candidate.run.interval_s
+    if max(before, after) <= _SPACINGS * min(before, after):
+        return None
+    return Caution(
+        "intervals",
+        Weight.NOTE,
+        f"scraped every {duration(before)} and every {duration(after)}: peaks and shares of time are seen less well"
+        " at the longer one",
+    )
+
+
+def _durations(baseline: Side, candidate: Side) -> Caution | None:
+    before, after = baseline.run.duration_s, candidate.run.duration_s
+    if max(before, after) <= _DURATIONS * min(before, after):
+        return None
+    return Caution(
+        "durations",
+        Weight.NOTE,
+        f"{duration(before)} and {duration(after)} are compared: the longer run sees rarer peaks, and a queue that"
+        " grows grows longer",
+    )
+
+
+def _same_run(baseline: Side, candidate: Side) -> Caution | None:
+    if baseline.run.began != candidate.run.began or baseline.run.series != candidate.run.series:
+        return None
+    return Caution("same_run", Weight.WARNING, "both are one and the same recording")
+
+
+def _generations(baseline: Side, candidate: Side) -> Caution | None:
+    before, after = baseline.run.generation, candidate.run.generation
+    if before == after:
+        return None
+    return Caution(
+        "generations",
+        Weight.NOTE,
+        f"engines of {before} and {after}: signals that one of them lacks are not compared, and preemptions are"
+        " counted otherwise",
+    )
+
+
+_PAIRS: tuple[Callable[[Side, Side], Caution | None], ...] = (
+    _same_run,
+    _models,
+    _engines,
+    _arrivals,
+    _lengths("request_prompt_tokens", "prompt lengths"),
+    _lengths("request_generation_tokens", "generation lengths"),
+    _generations,
+    _durations,
+    _spacings,
+)
+
+
+def unexplained(changed: Sequence[Change], differs: bool) -> Caution | None:
+    """Runs of what looks like one configuration that are called different."""
+    if changed or not differs:
+        return None
+    return Caution(
+        "differs_unchanged",
+        Weight.WARNING,
+        "nothing is seen to have changed, and yet the runs differ: something that is not seen did (what else ran"
+        " on the machine, the order of requests). A difference of other runs that is no larger means nothing",
+    )
+
+
+def requests_per_second(side: Side) -> float | None:
+    """Requests that arrived per second."""
+    came = arrivals(side)
+    return came[1] if came else None

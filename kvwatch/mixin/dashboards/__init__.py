@@ -1,0 +1,23 @@
+"""Grafana dashboards, as tables of panels that `render` writes as JSON.
+
+A panel is one row: what it is called, which queries it asks, what the number means and what to do. `grafana` knows
+Grafana's schema and nothing of kvwatch; the tables know kvwatch and nothing of the schema.
+"""
+
+from __future__ import annotations
+
+from kvwatch.mixin.dashboards import experiment, fleet, server
+from kvwatch.mixin.dashboards.grafana import document
+from kvwatch.mixin.dashboards.model import Dashboard
+from kvwatch.mixin.options import Options
+
+
+def every(options: Options) -> tuple[Dashboard, ...]:
+    """All dashboards, in the order in which they link to each other."""
+    return tuple(one.dashboard(options) for one in (server, fleet, experiment))
+
+
+def rendered(options: Options) -> dict[str, str]:
+    """File name -> JSON, for every dashboard."""
+    boards = every(options)
+    return {f"{one.uid}.json": document(one, boards) for one in boards}

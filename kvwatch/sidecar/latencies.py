@@ -1,0 +1,48 @@
+"""The time to first token lately: a point for every few seconds, each over the minute before it, or since kvwatch
+first saw the engine."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from kvwatch.core import report
+from kvwatch.core.derive import MINUTE
+from kvwatch.core.state import EngineState, State
+from kvwatch.core.window import Ladders, ladder_increase, quantile
+
+_SIGNAL = "time_to_first_token_seconds"
+_QUANTILES = {"time_to_first_token_p50_seconds": 0.5, "time_to_first_token_p95_seconds": 0.95}
+_APART_S = 10.0
+"""Points are at least so far apart: a minute does not change in a second."""
+_ENOUGH = 5
+"""Fewer first tokens in a minute are no quantile. Less than findings ask for: a line shows its own noise."""
+
+
+def latencies(state: State, engine: EngineState, seconds: float) -> dict[str, list[float | None]]:
+    """The quantiles of the last `seconds`, as far as histograms are kept: times as unix seconds, oldest first."""
+    found: dict[str, list[float | None]] = {"at": [], **{name: [] for name in _QUANTILES}}
+    offset = report.offset(state)
+    if state.now is None or offset is None:
+        return found
+    ladders = engine.windows.ladders.rows()
+    times = [row.t for row in ladders]
+    last = float("-inf")
+    for newest, row in enumerate(ladders):
+        if row.t < state.now - seconds or row.t - last < _APART_S:
+            continue
+        oldest = max(bisect_right(times, row.t - MINUTE) - 1, 0)
+        if newest == oldest:
+            continue
+        last = row.t
+        found["at"].append(round(row.t + offset, 3))
+        for name, value in _quantiles(ladders[oldest], row).items():
+            found[name].append(value)
+    return found
+
+
+def _quantiles(before: Ladders, after: Ladders) -> dict[str, float | None]:
+    seen = ladder_increase([before, after], _SIGNAL)
+    told = {
+        name: quantile(seen, q) if seen and seen.count >= _ENOUGH else None for name, q in _QUANTILES.items()
+    }
+    return {name: one.value if one else None for name, one in told.items()}

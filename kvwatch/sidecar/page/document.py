@@ -1,0 +1,101 @@
+"""The page whole, a piece at a time, so that writing a long one holds up nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from kvwatch import __version__
+from kvwatch.core.findings import findings
+from kvwatch.core.snapshot import EngineKey
+from kvwatch.core.state import State
+from kvwatch.sidecar.clock import Clock
+from kvwatch.sidecar.page.cost import cost
+from kvwatch.sidecar.page.engine import details
+from kvwatch.sidecar.page.happened import happened
+from kvwatch.sidecar.page.target import target
+from kvwatch.sidecar.page.words import e
+from kvwatch.sidecar.page.wrong import wrong
+from kvwatch.sidecar.store import Store
+
+REFRESH_S = 5
+"""How often a browser without scripts asks again."""
+_KEPT_S = 1.0
+"""For how long a page that was written is good for the next who asks."""
+_LINKS = (
+    "/metrics",
+    "/api/v1/state",
+    "/api/v1/findings",
+    "/api/v1/events",
+    "/api/v1/history",
+    "/debug/last-failures",
+    "/openapi.json",
+    "/healthz",
+    "/readyz",
+)
+_DETAILED = 8
+"""So many engines are told in full; of more, those with findings first."""
+_OPEN = 2
+"""With more than so many engines, only those with findings are unfolded."""
+_HEAD = f"""\
+<!doctype html><html lang="en"><head><meta charset="utf-8"><title>kvwatch</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<noscript><meta http-equiv="refresh" content="{REFRESH_S}"></noscript>
+<link rel="icon" href="/static/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="/static/uPlot.min.css"><link rel="stylesheet" href="/static/page.css">
+<script defer src="/static/uPlot.iife.min.js"></script><script type="module" src="/static/live.js"></script>
+</head><body data-version="{e(__version__)}"><a class="skip" href="#main">To what is wrong</a>
+<header><h1>kvwatch <small>{e(__version__)}</small></h1>
+<p id="live" data-keep="" role="status"></p></header><main id="main">"""
+
+
+class Pages:
+    """Writes the page for all who look, once a second at most."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._writing = asyncio.Lock()
+        self._last = (float("-inf"), "")
+
+    async def page(self) -> str:
+        """The page, at most a second old."""
+        loop = asyncio.get_running_loop()
+        async with self._writing:
+            written, text = self._last
+            if loop.time() - written >= _KEPT_S:
+                parts = []
+                for part in _parts(self._store, self._clock.now()):
+                    parts.append(part)
+                    await asyncio.sleep(0)
+                text = "\n".join(parts)
+                self._last = (loop.time(), text)
+            return text
+
+
+def _parts(store: Store, now: float) -> Iterator[str]:
+    """The page in pieces, none of which takes long. States are immutable: all pieces tell of the same moment."""
+    states = dict(store.states())
+    yield _HEAD
+    yield "".join(wrong(states, now))
+    told = _told(states)
+    for state in states.values():
+        yield "<section>" + "".join(target(state, now))
+        for key, engine in state.engines.items():
+            if key in told:
+                yield "".join(details(state, engine, now, opened=told[key]))
+        left = len(state.engines.keys() - told.keys())
+        yield (
+            f'<p>{left} more engines: <a href="/api/v1/state">as JSON</a>.</p>' if left else ""
+        ) + "</section>"
+    yield "".join(happened(store, now)) + "".join(cost(store))
+    links = "".join(f'<a href="{link}">{link}</a>' for link in _LINKS)
+    yield f'</main><nav aria-labelledby="more"><h2 id="more">More</h2>{links}</nav></body></html>'
+
+
+def _told(states: dict[str, State]) -> dict[EngineKey, bool]:
+    """The engines that are told in full, and whether they are unfolded."""
+    keys = [key for state in states.values() for key in state.engines]
+    ill = {one.key for state in states.values() for one in findings(state)}
+    chosen = sorted(keys, key=lambda key: key not in ill)[:_DETAILED]
+    return {key: len(keys) <= _OPEN or key in ill for key in chosen}

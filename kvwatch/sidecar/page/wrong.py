@@ -1,0 +1,101 @@
+"""What is wrong: the findings of all servers, most urgent first, or in a line that there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kvwatch.core.alerting import alert_name
+from kvwatch.core.findings import Finding, findings, lifecycles
+from kvwatch.core.lifecycle import Lifecycle
+from kvwatch.core.report import duration, parted, spoken, titled
+from kvwatch.core.state import State
+from kvwatch.core.symptoms import Verdict
+from kvwatch.sidecar.page.words import e, ident, listed, place
+from kvwatch.sidecar.standing import why_not_now
+
+_THRESHOLD = "threshold_"
+
+
+def wrong(states: Mapping[str, State], now: float) -> Iterator[str]:
+    """The section. `now` is monotonic."""
+    found = [(state, one) for state in states.values() for one in findings(state)]
+    found.sort(key=lambda pair: bool(pair[1].explained_by))  # each target's are in order already
+    yield '<section id="wrong" aria-labelledby="wrong-title"><h2 id="wrong-title">What is wrong</h2>'
+    yield _headline(states, [one for _, one in found])
+    lives = {
+        state.target: {(key, name): life for key, name, life in lifecycles(state)}
+        for state in states.values()
+    }
+    for state, one in found:
+        life = lives[state.target][one.key, one.symptom.id]
+        yield _finding(one, life, now, keep_s=state.limits[f"{one.symptom.id}.keep"])
+    yield "</section>"
+
+
+def _headline(states: Mapping[str, State], found: list[Finding]) -> str:
+    """In one line what there is to do."""
+    if found:
+        first = [one for one in found if not one.explained_by]
+        worst = (first or found)[0].symptom
+        several = f"{len(found)} findings" if len(found) > 1 else "1 finding"
+        rest = len(found) - len(first)
+        also = f", {rest} of them explained by the others" if rest and first else ""
+        return f'<p class="headline {e(worst.severity)}">{e(several + also)}. First: {e(worst.title)}.</p>'
+    down = [state.target for state in states.values() if state.up is False]
+    if down:
+        return f'<p class="headline warning">No finding yet, but not scraped: {e(", ".join(down))}.</p>'
+    if any(state.up is None for state in states.values()):
+        return '<p class="headline">Not scraped yet.</p>'
+    untold = sum(
+        life.verdict is Verdict.UNKNOWN for state in states.values() for _, _, life in lifecycles(state)
+    )
+    more = f" {untold} symptoms can't be told: the engines say why." if untold else ""
+    return f'<p class="headline good">No finding.{more}</p>'
+
+
+def _finding(found: Finding, life: Lifecycle, now: float, *, keep_s: float) -> str:
+    symptom = found.symptom
+    id_ = ident("finding", *found.key, symptom.id)
+    look = f"{symptom.severity}{' explained' if found.explained_by else ''}"
+    lasts = f"for {duration(found.firing_s)}"
+    parts = [
+        f'<article id="{id_}" class="{look}" aria-labelledby="{id_}-title" data-finding="{e(symptom.title)}">',
+        f'<h3 id="{id_}-title"><b>{e(symptom.severity)}</b> {e(symptom.title)}</h3>',
+        f'<p class="dim"><code>{e(symptom.id)}</code> {e(lasts)}, on {place(found.key)}</p>',
+    ]
+    if why := why_not_now(life, now, keep_s):
+        parts.append(f"<p>{e(why)}.</p>")
+    if found.explained_by:
+        parts.append(f"<p>Explained by {e(', '.join(found.explained_by))}: act on that first.</p>")
+    parts.append(f"<p>{e(symptom.meaning)}</p>")
+    if found.explained_by:
+        parts.append("<details><summary>Evidence and what to do, if it stays</summary>")
+    parts += listed("ol", found.actions, "What to do, in this order")
+    parts += _evidence(found.evidence)
+    parts += listed("ul", symptom.causes, "Likely causes")
+    name = alert_name(symptom.id)
+    parts.append(f'<p><a href="/runbooks/{name.lower()}.md">Runbook: {name}</a></p>')
+    return "".join((*parts, "</details></article>" if found.explained_by else "</article>"))
+
+
+def _evidence(evidence: Mapping[str, Any]) -> Iterator[str]:
+    """The numbers that were judged, each with what it was held against, in words and by its whole name."""
+    judged, limits = parted(evidence)
+    names = list(dict.fromkeys((*judged, *limits)))
+    if not names:
+        return
+    yield '<h4>Evidence</h4><dl class="facts">'
+    for name in names:
+        yield f"<div><dt>{e(titled(name))}</dt><dd>"
+        if name in judged:
+            yield f"<span>{_value(name, name, judged[name])}</span>"
+        if name in limits:
+            yield f'<span class="dim">held against {_value(_THRESHOLD + name, name, limits[name])}</span>'
+        yield "</dd></div>"
+    yield "</dl>"
+
+
+def _value(whole: str, name: str, value: Any) -> str:
+    """A value, with the name that people search for: the one that it has in the API and in the metrics."""
+    return f"<code>{e(whole)}</code> <b>{e(spoken(name, value))}</b>"

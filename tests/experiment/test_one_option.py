@@ -1,0 +1,98 @@
+"""One option changed on a real server under one load: the effect is found and named; nothing changed: none is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvwatch.core.policy import Policy
+from kvwatch.experiment import Run, compare, run_of
+from kvwatch.experiment.comparison import Candidate
+from kvwatch.experiment.verdict import SHOWN, Verdict
+from kvwatch.recording import Record
+
+Recorded = Callable[[str], Run]
+
+
+def against_base(recorded: Recorded, name: str) -> Candidate:
+    (found,) = compare([recorded("base-a"), recorded(name)]).candidates
+    return found
+
+
+def changed(candidate: Candidate) -> dict[str, tuple[str, str]]:
+    return {one.title: (one.baseline, one.candidate) for one in candidate.changed if not one.follows}
+
+
+def test_fewer_slots(recorded: Recorded) -> None:
+    found = against_base(recorded, "slots-1")
+    assert changed(found) == {"--max-num-seqs, as seen": ("10 or more", "1")}
+    assert not found.cautions
+    assert found.verdict is Verdict.WORSE
+    said = {name: one.verdict for name, one in found.differences.items()}
+    assert said["ttft_p50_seconds"] is said["queue_p50_seconds"] is said["e2e_mean_seconds"] is Verdict.WORSE
+    assert said["requests_finished_per_second"] is Verdict.WORSE
+    assert said["sequence_limited_time_ratio"] is Verdict.HIGHER
+    assert said["prefix_cache_hit_ratio"] is Verdict.SAME
+
+
+def test_prefix_caching_off(recorded: Recorded) -> None:
+    found = against_base(recorded, "caching-off")
+    assert changed(found) == {"--enable-prefix-caching": ("True", "False")}
+    assert not found.cautions
+    assert found.verdict is Verdict.WORSE
+    said = {name: one.verdict for name, one in found.differences.items()}
+    assert said["ttft_p50_seconds"] is said["e2e_mean_seconds"] is Verdict.WORSE
+    assert said["prompt_tokens_reused_ratio"] is Verdict.WORSE
+    assert said["prefix_cache_hit_ratio"] is Verdict.UNKNOWN
+    assert said["kv_limited_time_ratio"] is Verdict.HIGHER
+
+
+def test_half_the_blocks(recorded: Recorded) -> None:
+    found = against_base(recorded, "half-kv")
+    assert changed(found) == {"--num-gpu-blocks-override": ("48", "25")}
+    followed = {one.title: (one.baseline, one.candidate) for one in found.changed if one.follows}
+    assert followed == {
+        "KV cache blocks": ("48", "25"),
+        "KV cache capacity, tokens": ("1,536", "800"),
+        "longest requests that fit at once": ("2", "1.04"),
+    }
+    assert not found.cautions
+    assert found.verdict is Verdict.WORSE
+    said = {name: one.verdict for name, one in found.differences.items()}
+    assert said["ttft_p50_seconds"] is said["ttft_p95_seconds"] is Verdict.WORSE
+    assert said["preemptions_per_finished_request"] is Verdict.WORSE
+    assert said["kv_cache_usage_median_ratio"] is said["kv_limited_time_ratio"] is Verdict.HIGHER
+    assert said["prefix_cache_hit_ratio"] is Verdict.SAME
+
+
+def test_nothing_changed(recorded: Recorded) -> None:
+    """The same server, started and recorded anew."""
+    found = against_base(recorded, "base-c")
+    assert found.changed == ()
+    assert {one.id for one in found.cautions} == {"no_option_changed"}
+    assert found.verdict is Verdict.NOT_SHOWN
+    assert found.differences["prefix_cache_hit_ratio"].verdict is Verdict.SAME
+    assert not {one.verdict for one in found.differences.values()} & SHOWN
+
+
+def test_nothing_changed_within_a_run(pages: Callable[[str], list[Record]]) -> None:
+    """Forty seconds of a server under a steady load, and the forty after them."""
+    records = pages("0.32.0--b-healthy")[5:86]
+    first, second = (
+        run_of(part, name, Policy()) for part, name in ((records[:41], "a"), (records[40:], "b"))
+    )
+    (found,) = compare([first, second]).candidates
+    assert found.changed == ()
+    assert found.verdict in {Verdict.SAME, Verdict.NOT_SHOWN}
+    assert {one.id for one in found.cautions} == {"no_option_changed"}
+    said = {name: one.verdict for name, one in found.differences.items()}
+    assert said["requests_waiting_mean"] is said["preemptions_per_finished_request"] is Verdict.SAME
+    assert said["kv_limited_time_ratio"] is said["kv_cache_usage_full_time_ratio"] is Verdict.SAME
+
+
+def test_what_recording_keeps(recorded: Recorded) -> None:
+    run = recorded("base-a")
+    assert run.name == "base-a"
+    assert run.configuration["version"].startswith("0.32.0")
+    assert run.configuration["max_model_len"] == "768"
+    assert 9 < run.warmup_s < 12
+    assert 168 < run.duration_s < 171
