@@ -52,6 +52,7 @@ def watched_s(metrics: Metrics, target: str) -> float:
 def test_targets_come_go_and_change_and_the_others_are_watched_on(
     town: Neighbourhood, watch: Sidecar
 ) -> None:
+    until("time that is counted", lambda: watched_s(watch.metrics(), "good") > 0, 30)
     before = watch.metrics()
     first = reloaded(watch, settings(town, "good", "twice"), "ok")
     assert set(first.of("up", "target")) <= {"good", "twice"}

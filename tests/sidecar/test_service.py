@@ -319,7 +319,8 @@ def test_a_flood_of_connections_that_ask_nothing_keeps_nobody_out(
 
     logged = asyncio.run(around())
     assert logged.count("\n") < 20, logged[:3000]
-    assert "too many connections" in logged
+    if not (tls and says):  # what is no TLS is hung up on before there are too many
+        assert "too many connections" in logged
     assert "Traceback" not in logged
 
 
