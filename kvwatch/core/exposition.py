@@ -35,6 +35,7 @@ _MEMO_BYTES, _MEMO_LEAST, _MEMO_PER_BYTE = 16 << 20, 1 << 20, 16
 """What is remembered of series, at most: so much for each byte of the longest page, between the two others. A page's
 own series take about half of it; what is gone does not add up."""
 _SKIP_LIMIT = 4096
+_NONE: tuple[list[bytes], list[Series]] = ([], [])
 
 
 class BadExposition(ValueError):  # noqa: N818  # says what it is
@@ -133,6 +134,8 @@ class Reader:
         self._interned: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}
         self._words: dict[str, str] = {}
         """Names of series and labels: each is held once, however many series have it."""
+        self._blocks: dict[bytes, tuple[list[bytes], list[Series]]] = {}
+        """The bytes before the values of a block as it was last read, and its series, by its HELP."""
         self._held, self._most = 0, _MEMO_LEAST
         self._skip: dict[bytes, bool] = {}
         self._passed: dict[bytes, tuple[int, str]] = {}
@@ -174,23 +177,27 @@ class Reader:
     def _met_before(self, block: bytes, found: _Read) -> bool:
         """Reads a block of HELP, TYPE and samples whose series were all met before, in one go; False if it is none.
 
-        Split at every white space it is series and number in turn: no series with a space in a label, no timestamp
-        and no junk would be found among those that are known.
+        Split at every space it is series and number in turn: no series with a space in a label, no timestamp and no
+        junk would be found among those that are known.
         """
         head, _, rest = block.partition(b"\n")
         kind, _, samples = rest.partition(b"\n")
         comments = self._comments.get(b"# HELP " + head), self._comments.get(kind)
         if comments[0] is None or comments[1] is None:
             return False
-        words = samples.split()
+        lines = samples.removesuffix(b"\n").split(b"\n")
+        words = b" ".join(lines).split(b" ")
         numbers = words[1::2]
+        keys = words[::2]
+        before, series = self._blocks.get(head, _NONE)
         try:
-            series = list(map(self._memo.__getitem__, words[::2]))
+            if keys != before:  # most blocks have the series that they had; to look each up takes its hash
+                series = list(map(self._memo.__getitem__, keys))
+                self._remember_block(head, keys, series)
             values = list(map(float, numbers))
         except (KeyError, ValueError):
             return False
-        lines = samples.count(b"\n") + (not samples.endswith(b"\n"))
-        if not series or len(series) != len(values) or len(series) != lines or b"_" in b"".join(numbers):
+        if not len(series) == len(values) == len(lines) or b"_" in b"".join(numbers):
             return False
         found.comment(*comments[0])
         found.comment(*comments[1])
@@ -260,7 +267,7 @@ class Reader:
                 self._skip[name] = skip
         if not skip:
             return False
-        breaks = block.count(b"\n")
+        breaks = len(block.split(b"\n")) - 1  # twice as fast as to count them
         if self._passed.get(name, (-1, ""))[0] != breaks:  # else they are the lines looked at before
             inner = breaks - block.endswith(b"\n") - block.startswith(b"# TYPE " + name, end + 1)
             if block.count(b"\n" + name) != inner:
@@ -313,13 +320,23 @@ class Reader:
         return Series(word(name, name), labels, word(family, family))
 
     def _remember(self, memo: dict[bytes, _T], key: bytes, what: _T) -> None:
-        if self._held > self._most:
-            for one in (self._memo, self._unwanted, self._comments, self._interned, self._words):
-                one.clear()
-            self._held = 0
+        self._make_room()
         if key and key not in memo:
             memo[key] = what
             self._held += len(key) + 200  # what Python adds
+
+    def _remember_block(self, head: bytes, keys: list[bytes], series: list[Series]) -> None:
+        self._make_room()
+        self._blocks[head] = keys, series
+        self._held += len(head) + 200 + sum(map(len, keys)) + 50 * len(keys)
+
+    def _make_room(self) -> None:
+        """Forgets everything if it is too much."""
+        if self._held > self._most:
+            memories = self._memo, self._unwanted, self._comments, self._blocks, self._interned, self._words
+            for one in memories:
+                one.clear()
+            self._held = 0
 
 
 def _comment(line: bytes) -> tuple[str, str | None] | None:
