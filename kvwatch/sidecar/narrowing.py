@@ -4,10 +4,10 @@ Theory of operation
     A narrowed answer is used only after it was held against a whole page: it must have every series of that
     page that kvwatch reads, and be less than that page, which it is not behind a proxy that drops the query or
     the slash (`fault_of`). That is tried at the start, after every restart of vLLM, and every ten minutes. While
-    it is in use, a whole page every five minutes shows what is new. An answer that has fewer series of a name than
-    the last good page had, as when one engine is missing, is followed by a whole page in the same tick; if that
-    has more, or if only the narrowed one fails, the use ends at once. The next try comes a minute later, then two,
-    four, at most ten.
+    it is in use, a whole page a minute shows what is new. An answer that has fewer series of a name than the last
+    good page had, as when one engine is missing, is followed by a whole page in the same tick; if that has more, or
+    if only the narrowed one fails, the use ends at once. The next try comes a minute later, then two, four, at most
+    ten.
 
     A busy vLLM may miss a deadline now and then, and a whole page is more work for it than a narrowed one. So
     one answer that does not come in time ends nothing, and the next is asked for narrowed; two in a row do.
@@ -27,7 +27,7 @@ from kvwatch.core.state import State
 from kvwatch.core.vllm import LATE, Vocabulary, sample_names
 
 PROBE_EVERY_S = 600.0
-WHOLE_EVERY_S = 300.0
+WHOLE_EVERY_S = 60.0
 _FIRST_RETRY_S = 60.0
 _AGAIN = frozenset({Failure.HTTP_STATUS, Failure.TOO_LARGE, Failure.MALFORMED, Failure.CONNECTION})
 """Failures of a narrowed scrape after which a whole page may still come, in the same tick."""
