@@ -1,8 +1,8 @@
 """The one seam: `advance(state, outcome, now) -> (state, transitions)`. Pure.
 
 The poller calls it with live scrapes, `replay` with recorded ones, `check` for half a minute, `explain` with what
-a log says, tests with whatever they like.
-Everything downstream only reads the `State` it returns. Nothing else decides anything.
+a log says, tests with whatever they like. Everything downstream only reads the `State` it returns. Nothing else
+decides anything.
 """
 
 from __future__ import annotations
