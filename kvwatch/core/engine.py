@@ -8,6 +8,7 @@ from dataclasses import replace
 from kvwatch.core.accounting import gap_s
 from kvwatch.core.derive import capacity_tokens, demand, derive
 from kvwatch.core.derived import Derived
+from kvwatch.core.integrals import integrated
 from kvwatch.core.outcome import Pace
 from kvwatch.core.percentiles import LATENCIES, LENGTHS, labelled
 from kvwatch.core.regimes import Instant, Regime, regime_of
@@ -172,7 +173,8 @@ def answered_engine(
         abandoned=at.abandoned,
         usage_tally=engine.usage_tally if usage is None else engine.usage_tally.add(usage),
         windows=replace(
-            engine.windows, samples=engine.windows.samples.append(sample, state.policy.history_s)
+            engine.windows,
+            samples=engine.windows.samples.append(integrated(last, sample), state.policy.history_s),
         ),
     )
 

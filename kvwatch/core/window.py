@@ -106,6 +106,8 @@ class Sample(NamedTuple):
     demand: float | None
     regime: str
     climbs: tuple[float | None, ...]
+    integrals: tuple[float, ...] = ()
+    """Up to this sample (`kvwatch.core.integrals`)."""
 
 
 #: Counters that windows look at, by signal; a labelled one as the sum over its label, or one label's value. Those

@@ -15,15 +15,16 @@ def _engine_stalled(view: EngineView) -> Judgement:
         return unknown(reason)
     if "last_progress_age_seconds" in view.derived.unknown:
         return unknown(view.derived.unknown["last_progress_age_seconds"])
+    stalled = view.regime is Regime.STALLED
     evidence = {
         **gauges(view),
         "last_progress_age_seconds": view.derived.get("last_progress_age_seconds"),
         "threshold_seconds": view.limits[
             "regime.cold_stalled_after" if view.snapshot.cold else "regime.stalled_after"
         ],
-        "signs_of_life": _signs_of_life(view),
+        "signs_of_life": _signs_of_life(view) if stalled else "none",
     }
-    return judged(view.regime is Regime.STALLED, evidence)
+    return judged(stalled, evidence)
 
 
 def _signs_of_life(view: EngineView) -> str:

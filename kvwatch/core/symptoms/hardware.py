@@ -6,11 +6,11 @@ from typing import Any
 
 from kvwatch.core.derive import FIVE_MINUTES
 from kvwatch.core.gpu import NoActivity
+from kvwatch.core.integrals import RUNNING, WAITING
 from kvwatch.core.signals import CORE
 from kvwatch.core.symptoms.model import Action, Judgement, Scope, Severity, Symptom, TargetView, Verdict
 from kvwatch.core.symptoms.tools import clear, engines_lack, judged, mean_usage, unknown
 from kvwatch.core.thresholds import Threshold
-from kvwatch.core.window import seconds_where
 
 
 def _gpu_underused(view: TargetView) -> Judgement:
@@ -20,13 +20,10 @@ def _gpu_underused(view: TargetView) -> Judgement:
         return unknown(reason)
     limits = view.limits
     window = FIVE_MINUTES
-    busy = max(
-        seconds_where(engine.held(window), lambda row: bool(row.running)) for engine in view.engines.values()
-    )
-    usage = max(mean_usage(engine, window) for engine in view.engines.values())
-    waited = max(
-        seconds_where(engine.held(window), lambda row: bool(row.waiting)) for engine in view.engines.values()
-    )
+    engines = view.engines.values()
+    busy = max(engine.spent(window)[RUNNING] for engine in engines)
+    usage = max(mean_usage(engine, window) for engine in engines)
+    waited = max(engine.spent(window)[WAITING] for engine in engines)
     evidence: dict[str, Any] = {
         "kv_cache_usage_mean_ratio": usage,
         "running_seconds": busy,

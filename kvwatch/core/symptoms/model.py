@@ -10,6 +10,7 @@ from typing import Any
 
 from kvwatch.core.derived import Derived
 from kvwatch.core.gpu import GpuWindow
+from kvwatch.core.integrals import over
 from kvwatch.core.outcome import Failure
 from kvwatch.core.regimes import Regime
 from kvwatch.core.snapshot import CacheConfig, EngineKey, Histogram, Snapshot
@@ -98,7 +99,7 @@ class EngineView:
     """Symptoms of this engine that fired at the sample before."""
     _rows: dict[float, list[Sample]] = field(default_factory=dict, repr=False, compare=False)
     _held: dict[float, list[tuple[Sample, float]]] = field(default_factory=dict, repr=False, compare=False)
-    _spent: dict[float, dict[str, float]] = field(default_factory=dict, repr=False, compare=False)
+    _spent: dict[float, Mapping[str, float]] = field(default_factory=dict, repr=False, compare=False)
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     """What several judges ask for, worked out once (`tools`)."""
 
@@ -115,12 +116,9 @@ class EngineView:
         return self._held[window]
 
     def spent(self, window: float) -> Mapping[str, float]:
-        """Seconds of the last so many, by regime."""
+        """Seconds of the last so many, by regime and by what else is counted (`kvwatch.core.integrals`)."""
         if window not in self._spent:
-            seconds: dict[str, float] = {}
-            for row, held in self.held(window):
-                seconds[row.regime] = seconds.get(row.regime, 0.0) + held
-            self._spent[window] = seconds
+            self._spent[window] = over(self.samples(window), self.now - window)
         return self._spent[window]
 
 

@@ -8,6 +8,7 @@ from math import floor, inf, isfinite
 from typing import Any, TypeVar
 
 from kvwatch.core.derive import FIVE_MINUTES, MINUTE
+from kvwatch.core.integrals import USAGE, USAGE_KNOWN
 from kvwatch.core.percentiles import HOUR
 from kvwatch.core.regimes import Regime
 from kvwatch.core.snapshot import EngineKey, Histogram
@@ -136,11 +137,10 @@ def usable_tokens(view: EngineView) -> float | None:
 def regime_seconds(view: EngineView, window: float, *regimes: Regime) -> float:
     """Seconds of the last `window` in one of the regimes."""
     spent = view.spent(window)
-    return sum(spent.get(regime, 0.0) for regime in regimes)
+    return sum([spent[regime] for regime in regimes])
 
 
 def mean_usage(view: EngineView, window: float) -> float:
     """Mean KV usage over a window, by time; 0 where there was none."""
-    held = [(row.usage, seconds) for row, seconds in view.held(window) if row.usage is not None]
-    watched = sum(seconds for _, seconds in held)
-    return sum(usage * seconds for usage, seconds in held) / watched if watched else 0.0
+    spent = view.spent(window)
+    return spent[USAGE] / spent[USAGE_KNOWN] if spent[USAGE_KNOWN] else 0.0
