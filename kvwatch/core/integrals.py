@@ -1,10 +1,10 @@
 """Integrals over watched time that go on with every sample, so that no window is summed up anew.
 
 Theory of operation
-    Between two samples half of the time belongs to each (`kvwatch.core.window`). So an integral grows at every sample
-    by half of the time since the one before, times what that one showed, and as much times what this one shows. Over a
-    window it is the difference of two, less the part of its first step that lies before the window: a window of five
-    minutes costs what one of ten seconds costs.
+    Between two samples half of the time belongs to each (`kvwatch.core.window`). So an integral grows at every
+    sample by half of the time since the one before, times what that one showed, and as much times what this one
+    shows. Over a window it is the difference of two, less the part of its first step that lies before the window:
+    a window of five minutes costs what one of ten seconds costs.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def integrated(before: Sample | None, row: Sample) -> Sample:
 
 
 def over(rows: Sequence[Sample], start: float) -> Mapping[str, float]:
-    """The integrals over a window that begins at `start`, by name: those above, and for each regime its seconds. At most
-    one of `rows` is older than the window."""
+    """The integrals over a window that begins at `start`, by name: those above, and for each regime its seconds.
+    At most one of `rows` is older than the window."""
     if len(rows) < 2:
         return dict.fromkeys(_NAMES, 0.0)
     first, second = rows[0], rows[1]
