@@ -84,7 +84,7 @@ def _nothing(_: Reading | Deliveries | Reloads) -> Iterable[Sample]:
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One exported family. Its samples are read off each target, off what each Alertmanager was sent, or off what
-    became of the settings."""
+    became of the settings. Those of a `fleeting` one change while the states of all targets stay."""
 
     name: str
     type: Type
@@ -94,6 +94,7 @@ class Metric:
     samples: Callable[[Reading], Iterable[Sample]] = _nothing
     deliveries: Callable[[Deliveries], Iterable[Sample]] = _nothing
     reloads: Callable[[Reloads], Iterable[Sample]] = _nothing
+    fleeting: bool = False
 
     @property
     def full_name(self) -> str:
@@ -330,7 +331,7 @@ def _gpu_row(name: str, text: str, value: Callable[[Gpu], float | None]) -> Metr
             if found is not None:
                 yield (reading.state.target, gpu.label), found
 
-    return Metric(name, _G, Group.GPU, text, (*TARGET, "gpu"), samples)
+    return Metric(name, _G, Group.GPU, text, (*TARGET, "gpu"), samples, fleeting=True)
 
 
 def _gpu_info(reading: Reading) -> Iterator[Sample]:
@@ -430,8 +431,9 @@ METRICS: tuple[Metric, ...] = (
         " Prometheus' scrapes.",
         TARGET,
         _one(_age),
+        fleeting=True,
     ),
-    Metric("polls_total", _C, _S, "Polls of the target.", TARGET, _one(lambda r: r.polls)),
+    Metric("polls_total", _C, _S, "Polls of the target.", TARGET, _one(lambda r: r.polls), fleeting=True),
     Metric(
         "polls_missed_total",
         _C,
@@ -439,6 +441,7 @@ METRICS: tuple[Metric, ...] = (
         "Polls left out because the one before was not over.",
         TARGET,
         _one(lambda r: r.missed_ticks),
+        fleeting=True,
     ),
     Metric(
         "poll_errors_total",
@@ -447,6 +450,7 @@ METRICS: tuple[Metric, ...] = (
         "Errors of kvwatch itself while polling: each is a bug.",
         TARGET,
         _one(lambda r: r.unexpected_errors),
+        fleeting=True,
     ),
     Metric(
         "unknown_families",
@@ -488,6 +492,7 @@ METRICS: tuple[Metric, ...] = (
         "Times that the settings were read anew (SIGHUP), by outcome: ok, or failed, which leaves the old in force.",
         ("outcome",),
         reloads=_reloads,
+        fleeting=True,
     ),
     Metric(
         "config_last_reload_successful",
@@ -496,6 +501,7 @@ METRICS: tuple[Metric, ...] = (
         "1 if the settings in force are those that were last found: 0 after a reload that failed.",
         (),
         reloads=lambda settings: [((), float(settings.good))],
+        fleeting=True,
     ),
     Metric(
         "config_last_reload_success_timestamp_seconds",
@@ -504,6 +510,7 @@ METRICS: tuple[Metric, ...] = (
         "When the settings in force were read, unix seconds.",
         (),
         reloads=_reloaded_at,
+        fleeting=True,
     ),
     # -- time and regimes -----------------------------------------------------------------------------------
     Metric(
@@ -746,6 +753,7 @@ METRICS: tuple[Metric, ...] = (
         " is its index, with that of the part behind it for a MIG instance (0/7).",
         (*TARGET, "gpu", "uuid", "name", "source"),
         _gpu_info,
+        fleeting=True,
     ),
     Metric(
         "gpu_readings_total",
@@ -764,6 +772,7 @@ METRICS: tuple[Metric, ...] = (
         "Posts of alerts to an Alertmanager by outcome: ok, or the kind of failure; none where none is configured.",
         ("alertmanager", "outcome"),
         deliveries=_notifications,
+        fleeting=True,
     ),
     Metric(
         "notify_last_success_timestamp_seconds",
@@ -772,5 +781,6 @@ METRICS: tuple[Metric, ...] = (
         "When an Alertmanager last took alerts, unix seconds. While nothing fires none are posted.",
         ("alertmanager",),
         deliveries=_notified_at,
+        fleeting=True,
     ),
 )

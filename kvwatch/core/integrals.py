@@ -49,4 +49,10 @@ def over(rows: Sequence[Sample], start: float) -> Mapping[str, float]:
 def _shown(row: Sample) -> tuple[float, ...]:
     """What a sample shows of each."""
     known = row.usage is not None
-    return (*_IN[row.regime], row.usage or 0.0, float(known), float(bool(row.running)), float(bool(row.waiting)))
+    return (
+        *_IN[row.regime],
+        row.usage or 0.0,
+        float(known),
+        float(bool(row.running)),
+        float(bool(row.waiting)),
+    )

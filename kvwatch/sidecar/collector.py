@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import Metric as Family
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 from kvwatch import __version__
-from kvwatch.core.catalogue import METRICS, PREFIX, Deliveries, Metric, Reading, Reloads, Type
+from kvwatch.core import catalogue
+from kvwatch.core.catalogue import METRICS, PREFIX, Deliveries, Reading, Reloads
 from kvwatch.core.snapshot import Histogram
 from kvwatch.core.state import State
+
+Seen = tuple[State, ...] | None
 
 
 class PollCounts(Protocol):
@@ -43,6 +46,36 @@ class Clock(Protocol):
     def now(self) -> float: ...
 
 
+class Family(Metric):
+    """A family of the catalogue as the client library has it. Its samples are read off only when they are asked
+    for; `rows` are the same, as the catalogue gives them. `seen`: what they are read off, and as long as that is the
+    same so are they; None if nobody can tell."""
+
+    def __init__(
+        self, of: catalogue.Metric, rows: Callable[[], Iterable[catalogue.Sample]], seen: Seen
+    ) -> None:
+        counter = of.type is catalogue.Type.COUNTER
+        super().__init__(
+            of.full_name.removesuffix("_total") if counter else of.full_name, of.help, of.type.value
+        )
+        self.of, self.rows, self.seen = of, rows, seen
+
+    @property
+    def samples(self) -> list[Sample]:
+        found: list[Sample] = []
+        for values, value in self.rows():
+            labels = dict(zip(self.of.labels, values, strict=True))
+            if isinstance(value, Histogram):
+                found += _buckets(self.of.full_name, labels, value)
+            else:
+                found.append(Sample(self.of.full_name, labels, value))
+        return found
+
+    @samples.setter
+    def samples(self, _: list[Sample]) -> None:
+        """The client library begins with none."""
+
+
 class StateCollector(Collector):
     """All targets' metrics at the moment of a scrape."""
 
@@ -50,9 +83,9 @@ class StateCollector(Collector):
         self._source = source
         self._clock = clock
 
-    def describe(self) -> Iterable[Family]:
+    def describe(self) -> Iterable[Metric]:
         """The families, without samples, so that registering collects nothing."""
-        return [_family(metric) for metric in METRICS]
+        return [Family(metric, tuple, None) for metric in (_BUILD, *METRICS)]
 
     def collect(self) -> Iterator[Family]:
         now = self._clock.now()
@@ -62,43 +95,35 @@ class StateCollector(Collector):
             readings.append(Reading(state, now, counts.polls, counts.missed_ticks, counts.unexpected_errors))
         sent = tuple(self._source.deliveries())
         settings = self._source.reloads()
-        build = Family(f"{PREFIX}build_info", "1; kvwatch's version in the label.", "gauge")
-        build.add_sample(build.name, {"version": __version__}, 1.0)
-        yield build
-        for metric in METRICS:
-            family = _family(metric)
-            samples = chain(
+        states = tuple([reading.state for reading in readings])
+
+        def rows(metric: catalogue.Metric) -> Iterable[catalogue.Sample]:
+            return chain(
                 chain.from_iterable(map(metric.samples, readings)),
                 chain.from_iterable(map(metric.deliveries, sent)),
                 metric.reloads(settings),
             )
-            for values, value in samples:
-                labels = dict(zip(metric.labels, values, strict=True))
-                if isinstance(value, Histogram):
-                    family.samples += _buckets(metric.full_name, labels, value)
-                else:
-                    family.samples.append(Sample(metric.full_name, labels, value))
-            yield family
+
+        yield Family(_BUILD, lambda: [((__version__,), 1.0)], ())
+        for metric in METRICS:
+            yield Family(metric, partial(rows, metric), None if metric.fleeting else states)
 
 
-def _family(metric: Metric) -> Family:
-    name = metric.full_name.removesuffix("_total") if metric.type is Type.COUNTER else metric.full_name
-    return Family(name, metric.help, metric.type.value)
+_BUILD = catalogue.Metric(
+    "build_info",
+    catalogue.Type.GAUGE,
+    catalogue.Group.SELF,
+    "1; kvwatch's version in the label.",
+    ("version",),
+)
 
 
 def _buckets(name: str, labels: Mapping[str, str], value: Histogram) -> Iterator[Sample]:
-    bucket = f"{name}_bucket"
     for bound, count in zip(value.bounds, value.counts, strict=True):
-        yield Sample(bucket, {**labels, "le": _le(bound)}, count)
-    yield Sample(bucket, {**labels, "le": "+Inf"}, value.count)
+        yield Sample(f"{name}_bucket", {**labels, "le": floatToGoString(bound)}, count)  # type: ignore[no-untyped-call]
+    yield Sample(f"{name}_bucket", {**labels, "le": "+Inf"}, value.count)
     yield Sample(f"{name}_count", dict(labels), value.count)
     yield Sample(f"{name}_sum", dict(labels), value.sum)
-
-
-@lru_cache(maxsize=4096)
-def _le(bound: float) -> str:
-    """A bound as Go writes it; a page of eight engines has two thousand, of which a few hundred differ."""
-    return str(floatToGoString(bound))  # type: ignore[no-untyped-call]
 
 
 def registry_of(source: Source, clock: Clock) -> CollectorRegistry:

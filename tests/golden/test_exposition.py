@@ -19,7 +19,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from kvwatch.core import dcgm
-from kvwatch.core.catalogue import METRICS, PREFIX, Deliveries, Reloads
+from kvwatch.core.catalogue import METRICS, PREFIX, Deliveries, Reading, Reloads
 from kvwatch.core.gpu import GpuReading
 from kvwatch.core.outcome import Failure, Outcome, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance, next_pace
@@ -141,6 +141,24 @@ def test_the_process_is_exported_as_committed() -> None:
         golden.write_text("".join(lines), encoding="utf-8")
         pytest.fail(f"{golden.name} was written anew: look at the diff, then run without KVWATCH_REGENERATE")
     assert "".join(lines) == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("case", [*CASES, "gpus"])
+def test_what_is_not_fleeting_is_read_off_the_state_alone(case: str) -> None:
+    """Neither time nor the poller's counts change it, so that it can be written once for a state."""
+    state = (replayed(*CASES[case]) if case in CASES else with_gpus()).state
+    now, later = Reading(state, state.now or 0.0), Reading(state, (state.now or 0.0) + 1000.0, 7, 8, 9)
+    changed = {row.name for row in METRICS if list(row.samples(now)) != list(row.samples(later))}
+    assert changed
+    assert changed <= {row.name for row in METRICS if row.fleeting}
+
+
+def test_what_is_read_off_no_target_is_fleeting() -> None:
+    """Deliveries and reloads come without a poll."""
+    row = next(row for row in METRICS if row.name == "up")
+    others = [one for one in METRICS if (one.deliveries, one.reloads) != (row.deliveries, row.reloads)]
+    assert others
+    assert all(one.fleeting for one in others)
 
 
 @pytest.mark.parametrize("case", [*CASES, "gpus"])

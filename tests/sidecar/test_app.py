@@ -35,7 +35,7 @@ from kvwatch.core.alerting import alert_name
 from kvwatch.core.findings import Finding, findings, lifecycles
 from kvwatch.core.lifecycle import Lifecycle
 from kvwatch.core.outcome import Failure, Scrape, ScrapeError
-from kvwatch.core.pipeline import advance
+from kvwatch.core.pipeline import advance, next_pace
 from kvwatch.core.regimes import Regime
 from kvwatch.core.report import duration, spoken
 from kvwatch.core.state import State, Transition, initial
@@ -323,6 +323,35 @@ def test_pages_are_written_as_the_client_library_writes_them(recording: str) -> 
         ours, our_type = renderer.choose(accept)
         assert our_type == their_type
         assert ours(registry) == theirs(registry)
+
+
+@pytest.mark.parametrize("recording", [SATURATED, "0.32.0--j-data-parallel-2.jsonl.gz"])
+def test_pages_of_one_target_after_another_poll_are_those_of_the_client_library(recording: str) -> None:
+    """One renderer writes them all: what it remembers of one page is no longer true of the next."""
+    store, clock, renderer = Store(), TurnedClock(), Renderer()
+    registry = registry_of(store, clock)
+    state = initial("vllm")
+    with gzip.open(RECORDINGS / recording, "rt", encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines]
+    for n, record in enumerate(records[:60]):
+        pace = next_pace(state, record["t"])
+        body = record["body"].replace("tiny-llama", 'le=\\"\\\\' + "\0 x").encode()
+        state, transitions = advance(state, Scrape(body, record["t"], pace=pace), record["t"])
+        store.publish(state, transitions)
+        store.count("vllm", polls=1)
+        clock.time = record["t"] + 0.25
+        for accept in ("", "application/openmetrics-text;version=1.0.0") if n % 5 == 0 else ("",):
+            ours, theirs = renderer.choose(accept)[0](registry), choose_encoder(accept)[0](registry)
+            assert without_process(ours) == without_process(theirs)
+        clock.time += 0.25
+        again = renderer.choose("")[0](registry)
+        assert without_process(again) == without_process(choose_encoder("")[0](registry))
+        assert b"kvwatch_data_age_seconds" in again
+
+
+def without_process(page: bytes) -> list[bytes]:
+    """The lines but those of the process, which goes on meanwhile."""
+    return [line for line in page.splitlines() if not line.startswith(b"kvwatch_process_")]
 
 
 def test_odd_values_and_labels_are_written_as_the_client_library_writes_them() -> None:
