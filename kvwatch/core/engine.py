@@ -15,7 +15,7 @@ from kvwatch.core.regimes import Instant, Regime, regime_of
 from kvwatch.core.signals import BY_NAME, SIGNALS, Level
 from kvwatch.core.snapshot import Histogram, Snapshot
 from kvwatch.core.state import EngineState, State
-from kvwatch.core.window import TRACKED, Climb, Ladders, Minute, Sample, Windows, climb_ladder
+from kvwatch.core.window import TRACKED, Climb, History, Ladders, Minute, Sample, Windows, climb_ladder
 
 _LADDERS_KEPT_S, _MINUTES_KEPT_S, _MINUTE_S = 330.0, 3660.0, 60.0
 #: So soon after the last progress, clients that go away leave an engine that works, and its gauges behind.
@@ -47,6 +47,7 @@ def fresh(engine: EngineState, now: float) -> EngineState:
         engine,
         snapshot=Snapshot(engine.key, generation=old.generation, features=old.features),
         windows=Windows(),
+        integrals=History(),
         climbs={},
         raw_ladders={},
         climbed_ladders={},
@@ -157,7 +158,7 @@ def answered_engine(
         deferred,
         wanted,
         regime.value,
-        tuple(climbs[name].total if name in raw else None for name in TRACKED),
+        _totals(climbs, raw, last),
     )
     engine = in_regime(engine, regime)
     return replace(
@@ -174,9 +175,18 @@ def answered_engine(
         usage_tally=engine.usage_tally if usage is None else engine.usage_tally.add(usage),
         windows=replace(
             engine.windows,
-            samples=engine.windows.samples.append(integrated(last, sample), state.policy.history_s),
+            samples=engine.windows.samples.append(sample, state.policy.history_s),
         ),
+        integrals=integrated(engine.integrals, sample),
     )
+
+
+def _totals(
+    climbs: Mapping[str, Climb], raw: Mapping[str, float], last: Sample | None
+) -> tuple[float | None, ...]:
+    """The tracked counters as a sample has them; the very ones of the last sample while nothing moves."""
+    totals = tuple([climbs[name].total if name in raw else None for name in TRACKED])
+    return last.climbs if last is not None and last.climbs == totals else totals
 
 
 def derived_engine(engine: EngineState, state: State, now: float, *, full: bool) -> EngineState:

@@ -55,6 +55,7 @@ def _view(state: State, engine: EngineState, now: float, age_s: float | None) ->
         derived=engine.derived,
         regime=engine.regime,
         windows=engine.windows,
+        integrals=engine.integrals,
         now=now,
         limits=state.limits,
         scraped=bool(state.up),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from kvwatch.core.derived import Derived
 from kvwatch.core.gpu import GpuWindow
+from kvwatch.core.integrals import Integral
 from kvwatch.core.lifecycle import Lifecycle, Stage
 from kvwatch.core.normalise import Interpreter
 from kvwatch.core.outcome import Facts, Failure, ScrapeError
@@ -16,7 +17,7 @@ from kvwatch.core.snapshot import EngineKey, Histogram, Snapshot
 from kvwatch.core.symptoms import Evidence, Restart, limits_of
 from kvwatch.core.thresholds import Limits
 from kvwatch.core.told import LogVerdict
-from kvwatch.core.window import Climb, Windows
+from kvwatch.core.window import Climb, History, Windows
 
 #: Time constant of the share of failing time, seconds.
 FAILING_MEMORY_S = 60.0
@@ -78,6 +79,7 @@ class EngineState:
     accounted_to: float
     seen_at: float
     windows: Windows = field(default_factory=Windows)
+    integrals: History[Integral] = field(default_factory=History)
     climbs: Mapping[str, Climb] = field(default_factory=dict)
     raw_ladders: Mapping[str, Histogram] = field(default_factory=dict)
     climbed_ladders: Mapping[str, Histogram] = field(default_factory=dict)

@@ -106,8 +106,6 @@ class Sample(NamedTuple):
     demand: float | None
     regime: str
     climbs: tuple[float | None, ...]
-    integrals: tuple[float, ...] = ()
-    """Up to this sample (`kvwatch.core.integrals`)."""
 
 
 #: Counters that windows look at, by signal; a labelled one as the sum over its label, or one label's value. Those
@@ -144,8 +142,8 @@ class Climb:
 
     def step(self, raw: float, *, gap: bool) -> Climb:
         """After `raw` was seen; an increase across a gap is nobody's."""
-        if gap:
-            return Climb(raw, self.total)
+        if gap or raw == self.raw:
+            return self if raw == self.raw else Climb(raw, self.total)
         return Climb(raw, self.total + (raw - self.raw if raw >= self.raw else raw))
 
     def fell(self, raw: float) -> bool:

@@ -36,7 +36,7 @@ def build(store: Store, registry: CollectorRegistry, clock: Clock, *, gate: Gate
         redirect_slashes=False,
         responses={401: {"model": answers.Failed}} if gate.token else None,
     )
-    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=4)
+    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
     app.add_middleware(Front, gate=gate)
     _explain_errors(app)
     _add_probes(app)

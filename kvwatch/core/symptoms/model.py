@@ -10,13 +10,13 @@ from typing import Any
 
 from kvwatch.core.derived import Derived
 from kvwatch.core.gpu import GpuWindow
-from kvwatch.core.integrals import over
+from kvwatch.core.integrals import Integral, over
 from kvwatch.core.outcome import Failure
 from kvwatch.core.regimes import Regime
 from kvwatch.core.snapshot import CacheConfig, EngineKey, Histogram, Snapshot
 from kvwatch.core.thresholds import Threshold
 from kvwatch.core.told import LogVerdict
-from kvwatch.core.window import Sample, Windows, weights
+from kvwatch.core.window import History, Sample, Windows, weights
 
 
 class Verdict(StrEnum):
@@ -85,6 +85,7 @@ class EngineView:
     derived: Derived
     regime: Regime
     windows: Windows
+    integrals: History[Integral]
     now: float
     limits: Mapping[str, float]
     scraped: bool
@@ -118,7 +119,7 @@ class EngineView:
     def spent(self, window: float) -> Mapping[str, float]:
         """Seconds of the last so many, by regime and by what else is counted (`kvwatch.core.integrals`)."""
         if window not in self._spent:
-            self._spent[window] = over(self.samples(window), self.now - window)
+            self._spent[window] = over(self.integrals, self.now - window)
         return self._spent[window]
 
 
