@@ -32,6 +32,7 @@ _GRACE_S = 0.6
 _QUEUE = 128
 """How many connections the kernel keeps until they are accepted."""
 _TELL_EVERY_S = 60.0
+_TICK_S = 1.0
 
 
 def listen(host: str, port: int) -> Door:
@@ -51,6 +52,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, door: Door) -> None:
         super().__init__(config)
         self.serves = asyncio.Event()
+        self._leaving = asyncio.Event()
         self._door = door
         self._told: tuple[int, float] | None = None
         """How many had been turned away when that was last told, and when."""
@@ -65,10 +67,20 @@ class _Server(uvicorn.Server):
         self._door.listen(_QUEUE)  # what uvicorn gives to the event loop is how many it accepts in one go
         self.serves.set()
 
+    def leave(self) -> None:
+        """Has it stop: no new connections, and those that answer may finish."""
+        self.should_exit = True
+        self._leaving.set()
+
+    async def main_loop(self) -> None:
+        """A tick a second. uvicorn's own looks ten times a second whether to stop: a fifth of all that kvwatch cost."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), _TICK_S)
+
     async def on_tick(self, counter: int) -> bool:
-        if counter % 10 == 0:  # a second
-            self._door.sweep(ASK_S)
-            self._tell()
+        self._door.sweep(ASK_S)
+        self._tell()
         return await super().on_tick(counter)
 
     def _tell(self) -> None:
@@ -147,7 +159,7 @@ class Web:
 
     async def _stop(self, serving: asyncio.Task[None]) -> None:
         """Closes what is idle at once, and what is still being answered after the grace."""
-        self._server.should_exit = True
+        self._server.leave()
         done, _ = await asyncio.wait({serving}, timeout=_GRACE_S)
         if not done:
             for connection in list(self._server.server_state.connections):
