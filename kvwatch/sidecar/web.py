@@ -73,7 +73,7 @@ class _Server(uvicorn.Server):
         self._leaving.set()
 
     async def main_loop(self) -> None:
-        """A tick a second. uvicorn's own looks ten times a second whether to stop: a fifth of all that kvwatch cost."""
+        """A tick a second. uvicorn's own looks ten times a second whether to stop: a fifth of what kvwatch cost."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._leaving.wait(), _TICK_S)
