@@ -9,6 +9,7 @@ from kvwatch.experiment.caution import Caution, Side, Weight
 from kvwatch.experiment.comparability import of_pair, unexplained
 from kvwatch.experiment.configuration import Change, changes
 from kvwatch.experiment.estimate import estimates_of
+from kvwatch.experiment.longer import how_long
 from kvwatch.experiment.measures import HEADLINES, MEASURES
 from kvwatch.experiment.run import Run
 from kvwatch.experiment.soundness import of_lengths, of_run
@@ -65,8 +66,10 @@ def _candidate(baseline: Side, side: Side, margin: float) -> Candidate:
     found = differences(MEASURES, baseline.estimates.by_id, side.estimates.by_id, margin=margin)
     headlines = [found[one.id] for one in HEADLINES]
     strange = unexplained(changed, any(one.verdict in SHOWN for one in headlines))
-    cautions = of_pair(baseline, side, changed) + ([strange] if strange else [])
-    return Candidate(side, tuple(changed), _weighed(cautions), found, overall(headlines))
+    verdict = overall(headlines)
+    more = how_long(baseline, side, found, margin) if verdict is Verdict.NOT_SHOWN else None
+    cautions = of_pair(baseline, side, changed) + [one for one in (strange, more) if one is not None]
+    return Candidate(side, tuple(changed), _weighed(cautions), found, verdict)
 
 
 def _weighed(cautions: Sequence[Caution]) -> tuple[Caution, ...]:
