@@ -117,11 +117,11 @@ def watching(folder: Path, port: int) -> Iterator[Prometheus]:
 
 
 @pytest.mark.scale
-@pytest.mark.parametrize("one_in", [20, 1], ids=["5% fire", "all fire"])
+@pytest.mark.parametrize(("one_in", "most"), [(20, 1 / 5), (1, 1.0)], ids=["5% fire", "all fire"])
 def test_one_prometheus_stands_a_thousand(
-    one_in: int, tmp_path: Path, record_property: Callable[[str, object], None]
+    one_in: int, most: float, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """No evaluation is missed or fails. How long they take is told, and depends on what else the machine does."""
+    """No evaluation is missed or fails, and on most days all rules take less than a fifth of their interval."""
     with served(Fleet(one_in)) as port, watching(tmp_path, port) as asked:
         until(
             "page of every sidecar", lambda: (asked.value('sum(up{job="kvwatch"})') or 0) >= SIDECARS, 120, 2
@@ -140,4 +140,4 @@ def test_one_prometheus_stands_a_thousand(
         record_property(name, value)
         print(f"\n{name}: {value:,.3f}", end="")
     assert found["missed"] == found["failed"] == 0
-    assert sum(seconds.values()) < INTERVAL_S
+    assert sum(seconds.values()) < most * INTERVAL_S
