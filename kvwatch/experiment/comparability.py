@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import sqrt
+from operator import ne
+from typing import Any
 
 from kvwatch.core.report import duration, number
 from kvwatch.core.snapshot import Histogram
 from kvwatch.experiment.caution import Caution, Side, Weight
 from kvwatch.experiment.configuration import Change, options_changed
+from kvwatch.experiment.run import Run
 from kvwatch.experiment.series import SECONDS
 
 _ALIKE = 0.1
@@ -41,28 +45,6 @@ def _configuration(changed: Sequence[Change]) -> Caution | None:
         "several_options_changed",
         Weight.WARNING,
         f"{options} options differ ({names}): which of them made the difference can't be told. Change one at a time",
-    )
-
-
-def _models(baseline: Side, candidate: Side) -> Caution | None:
-    before, after = baseline.run.models, candidate.run.models
-    if before == after:
-        return None
-    return Caution(
-        "models",
-        Weight.WARNING,
-        f"the models served differ: {', '.join(before) or 'none'} and {', '.join(after) or 'none'}",
-    )
-
-
-def _engines(baseline: Side, candidate: Side) -> Caution | None:
-    before, after = baseline.run.engines, candidate.run.engines
-    if before == after:
-        return None
-    return Caution(
-        "engines",
-        Weight.NOTE,
-        f"{before} and {after} engines: throughput and waiting are those of the whole server",
     )
 
 
@@ -124,58 +106,80 @@ def distance(one: Histogram, other: Histogram) -> float | None:
     )
 
 
-def _spacings(baseline: Side, candidate: Side) -> Caution | None:
-    before, after = baseline.run.interval_s, candidate.run.interval_s
-    if max(before, after) <= _SPACINGS * min(before, after):
-        return None
-    return Caution(
-        "intervals",
-        Weight.NOTE,
-        f"scraped every {duration(before)} and every {duration(after)}: peaks and shares of time are seen less well"
-        " at the longer one",
-    )
-
-
-def _durations(baseline: Side, candidate: Side) -> Caution | None:
-    before, after = baseline.run.duration_s, candidate.run.duration_s
-    if max(before, after) <= _DURATIONS * min(before, after):
-        return None
-    return Caution(
-        "durations",
-        Weight.NOTE,
-        f"{duration(before)} and {duration(after)} are compared: the longer run sees rarer peaks, and a queue that"
-        " grows grows longer",
-    )
-
-
 def _same_run(baseline: Side, candidate: Side) -> Caution | None:
     if baseline.run.began != candidate.run.began or baseline.run.series != candidate.run.series:
         return None
     return Caution("same_run", Weight.WARNING, "both are one and the same recording")
 
 
-def _generations(baseline: Side, candidate: Side) -> Caution | None:
-    before, after = baseline.run.generation, candidate.run.generation
-    if before == after:
-        return None
-    return Caution(
-        "generations",
-        Weight.NOTE,
-        f"engines of {before} and {after}: signals that one of them lacks are not compared, and preemptions are"
-        " counted otherwise",
-    )
+@dataclass(frozen=True, slots=True)
+class _Fact:
+    """Something of a run that should be alike in both: what it is, when it is not, and what to say of it then."""
+
+    id: str
+    weight: Weight
+    of: Callable[[Run], Any]
+    apart: Callable[[Any, Any], bool]
+    text: Callable[[Any, Any], str]
+
+    def __call__(self, baseline: Side, candidate: Side) -> Caution | None:
+        before, after = self.of(baseline.run), self.of(candidate.run)
+        return Caution(self.id, self.weight, self.text(before, after)) if self.apart(before, after) else None
+
+
+def _times_apart(times: float) -> Callable[[float, float], bool]:
+    return lambda a, b: max(a, b) > times * min(a, b)
 
 
 _PAIRS: tuple[Callable[[Side, Side], Caution | None], ...] = (
     _same_run,
-    _models,
-    _engines,
+    _Fact(
+        "models",
+        Weight.WARNING,
+        lambda run: run.models,
+        ne,
+        lambda a, b: f"the models served differ: {', '.join(a) or 'none'} and {', '.join(b) or 'none'}",
+    ),
+    _Fact(
+        "engines",
+        Weight.NOTE,
+        lambda run: run.engines,
+        ne,
+        lambda a, b: f"{a} and {b} engines: throughput and waiting are those of the whole server",
+    ),
     _arrivals,
     _lengths("request_prompt_tokens", "prompt lengths"),
     _lengths("request_generation_tokens", "generation lengths"),
-    _generations,
-    _durations,
-    _spacings,
+    _Fact(
+        "generations",
+        Weight.NOTE,
+        lambda run: run.generation,
+        ne,
+        lambda a, b: (
+            f"engines of {a} and {b}: signals that one of them lacks are not compared, and preemptions are counted"
+            " otherwise"
+        ),
+    ),
+    _Fact(
+        "durations",
+        Weight.NOTE,
+        lambda run: run.duration_s,
+        _times_apart(_DURATIONS),
+        lambda a, b: (
+            f"{duration(a)} and {duration(b)} are compared: the longer run sees rarer peaks, and a queue that grows"
+            " grows longer"
+        ),
+    ),
+    _Fact(
+        "intervals",
+        Weight.NOTE,
+        lambda run: run.interval_s,
+        _times_apart(_SPACINGS),
+        lambda a, b: (
+            f"scraped every {duration(a)} and every {duration(b)}: peaks and shares of time are seen less well at the"
+            " longer one"
+        ),
+    ),
 )
 
 
