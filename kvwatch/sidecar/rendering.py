@@ -85,15 +85,15 @@ class Lines:
         self._name, self._labels = of.full_name, of.labels
         self._heads: dict[tuple[str, ...], str] = {}
         self._histograms: dict[tuple[str, ...], tuple[Histogram, str]] = {}
-        self._seen: Seen = None
-        self._text = ""
+        self._last: tuple[Seen, str] = (None, "")
 
     def all(self, family: Family) -> str:
         """The lines of the family as it is now."""
-        if family.seen is not None and self._seen is not None and _same(family.seen, self._seen):
-            return self._text
+        seen, text = self._last  # in one go: large pages are written in a thread
+        if family.seen is not None and seen is not None and _same(family.seen, seen):
+            return text
         text = self._write(family.rows())
-        self._seen, self._text = (family.seen, text) if len(text) <= _MOST_CHARACTERS else (None, "")
+        self._last = (family.seen, text) if len(text) <= _MOST_CHARACTERS else (None, "")
         return text
 
     def _write(self, rows: Iterable[catalogue.Sample]) -> str:
