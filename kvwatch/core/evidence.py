@@ -9,6 +9,7 @@ from typing import Any
 
 from kvwatch.core.lifecycle import Lifecycle
 from kvwatch.core.report import parted, spoken
+from kvwatch.core.symptoms import Evidence
 
 NEWS_EVERY_S = 60.0
 """How often other names or texts may come into the evidence of a symptom that fires: each is a series of its own."""
@@ -31,10 +32,18 @@ def samples(evidence: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
 def told(life: Lifecycle, now: float) -> Lifecycle:
     """A symptom that fires, with the evidence to export: the newest, unless that has other names or texts than what
     is told so soon after those came. What a server says would otherwise make a series at every scrape."""
-    same = _labels(life.told) == _labels(life.evidence)
+    same = _numbers_moved(life.told, life.evidence) or _labels(life.told) == _labels(life.evidence)
     if life.told_at is None or (not same and now - life.told_at >= NEWS_EVERY_S):
         return replace(life, told=life.evidence, told_at=now)
     return replace(life, told=life.evidence) if same else life
+
+
+def _numbers_moved(before: Evidence, after: Evidence) -> bool:
+    """Whether nothing but numbers differs, as from most samples to the next: names and texts are then the same."""
+    return list(before) == list(after) and all(
+        one == other or (type(one) is type(other) is float and math.isfinite(one) and math.isfinite(other))
+        for one, other in zip(before.values(), after.values(), strict=True)
+    )
 
 
 def _labels(evidence: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from kvwatch.core import evidence
 from kvwatch.core.catalogue import METRICS, Reading
 from kvwatch.core.outcome import Failure
@@ -43,6 +48,34 @@ def test_what_says_nothing_is_left_out() -> None:
         "threshold_share": 0.5,
     }
     assert list(evidence.samples(found)) == []
+
+
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(0, 3),
+    st.sampled_from([0.0, 1.0, 2.5, math.nan, math.inf]),
+    st.text("ab", max_size=2),
+)
+facts = st.dictionaries(
+    st.sampled_from(["a", "b", "threshold_c"]), values | st.dictionaries(st.text("x", max_size=1), values)
+)
+
+
+@given(facts, facts)
+def test_names_and_texts_are_the_same_where_only_numbers_moved(
+    before: dict[str, object], after: dict[str, object]
+) -> None:
+    """What is not looked at closely would look the same."""
+    if evidence._numbers_moved(before, after):
+        assert evidence._labels(before) == evidence._labels(after)
+
+
+@given(facts)
+def test_evidence_like_itself_is_not_looked_at_closely(found: dict[str, object]) -> None:
+    moved = {name: value + 0.5 if type(value) is float else value for name, value in found.items()}
+    finite = all(math.isfinite(value) for value in found.values() if isinstance(value, float))
+    assert evidence._numbers_moved(found, moved) or not finite or "nan" in str(found)
 
 
 def test_a_server_can_not_make_it_long() -> None:
