@@ -136,23 +136,15 @@ DERIVED_THRESHOLDS: tuple[Threshold, ...] = (
 )
 
 
-class Limits(Mapping[str, float]):
-    """The thresholds in force: the defaults of `table`, overridden. Unknown names are a ValueError."""
+class Limits(dict[str, float]):
+    """The thresholds in force: the defaults of `table`, overridden. Unknown names are a ValueError. To be read only;
+    a dict because judges look at a hundred of them at every sample."""
 
     def __init__(self, table: tuple[Threshold, ...], overrides: Mapping[str, float]) -> None:
         errors = check(table, overrides)
         if errors:
             raise ValueError("; ".join(errors))
-        self._values = {row.name: row.default for row in table} | dict(overrides)
-
-    def __getitem__(self, name: str) -> float:
-        return self._values[name]
-
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
+        super().__init__({row.name: row.default for row in table} | dict(overrides))
 
 
 def check(table: tuple[Threshold, ...], overrides: Mapping[str, float]) -> list[str]:
