@@ -16,6 +16,12 @@ PINNED := PIP_CONSTRAINT=$(CURDIR)/$(LOCK) PIP_BUILD_CONSTRAINT=$(CURDIR)/$(LOCK
 # What the tests call by name is found here first.
 export PATH := $(TOOLS):$(PATH)
 
+# kvwatch is started hundreds of times by the tests: from what was compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Two processes run the tests: tests/conftest.py says which goes where. Benchmarks run alone, after them.
+BESIDE := --numprocesses=2 --dist=loadgroup --benchmark-disable
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo test lint types contract fmt render plain preview live scale soak bench bench-live coverage tools lock hashes image-check sbom clean python
@@ -31,7 +37,8 @@ demo: $(DEMO)/.ready ## run kvwatch on a recorded incident; needs nothing but Py
 	$(DEMO)/bin/kvwatch demo
 
 test: setup tools lint types contract ## everything that must hold before a change goes in
-	$(BIN)/pytest
+	$(BIN)/pytest $(BESIDE) -m "not live and not scale and not benchmark"
+	$(BIN)/pytest -m benchmark
 
 lint: setup ## style and common mistakes
 	$(BIN)/ruff check

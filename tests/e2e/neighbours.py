@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import gzip
 import re
+import struct
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -192,7 +194,8 @@ class Restarting:
 
 _SAMPLES = b"".join(b'vllm:num_requests_running{engine="%d",model_name="m"} 1.0\n' % n for n in range(10_000))
 _MANY = b"".join(b'vllm:num_requests_running{engine="%d"} 1\n' % n for n in range(200_000))
-_GIB = 1 << 30
+_MIB, _GIB = 1 << 20, 1 << 30
+_GZIP = {"Content-Encoding": "gzip"}
 
 
 def _label(size: int) -> bytes:
@@ -202,7 +205,22 @@ def _label(size: int) -> bytes:
 
 
 def _packed(page: bytes) -> Handler:
-    return always(gzip.compress(page), headers={"Content-Encoding": "gzip"})
+    return always(gzip.compress(page), headers=_GZIP)
+
+
+async def _sends_a_bomb(_: Asked, writer: asyncio.StreamWriter) -> None:
+    await send(writer, _bomb(), headers=_GZIP)
+
+
+@cache
+def _bomb() -> bytes:
+    """A GiB of empty lines as gzip. After a full flush each MiB packs into the same bytes, so one is packed."""
+    piece, packer, crc = b"\n" * _MIB, zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS), 0
+    packed = packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH)
+    for _ in range(_GIB // _MIB):
+        crc = zlib.crc32(piece, crc)
+    head = b"\x1f\x8b\x08" + bytes(6) + b"\xff"
+    return head + packed * (_GIB // _MIB) + packer.flush() + struct.pack("<II", crc, _GIB)
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -228,7 +246,7 @@ FAULTS: tuple[Fault, ...] = (
         always(_recorded(HEALTHY)[0].replace(b"tiny", b"\xff\xfe")),
     ),
     Fault("gzip-unasked", "gzip, which was not asked for", (), _packed(_recorded(HEALTHY)[5]), known=True),
-    Fault("gzip-bomb", "1 GB in 1 MB of gzip", ("too_large",), _packed(b"\n" * _GIB)),
+    Fault("gzip-bomb", "1 GB in 1 MB of gzip", ("too_large",), _sends_a_bomb),
     Fault(
         "gzip-broken",
         "gzip that is none",
