@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvwatch.logs.advice import card, fine, formats, out_of_memory, pool
-from kvwatch.logs.facts import Facts
+from kvwatch.logs.facts import NUMBER, Facts, first
 
 _GIB = 1 << 30
 
@@ -42,7 +42,7 @@ class Cause:
         return any(re.search(one, text) for one in self.weak)
 
 
-_N = r"-?[\d,]*\.?\d+"
+_NO_BACKEND = "No valid attention backend|is not valid for this configuration"
 
 CAUSES: tuple[Cause, ...] = (
     Cause(
@@ -64,8 +64,8 @@ CAUSES: tuple[Cause, ...] = (
         facts=(
             r"max seq len \((?P<max_model_len>\d+)\)",
             r"stored in KV cache \((?P<kv_tokens>\d+)\)",
-            rf"\((?P<needed_gib>{_N}) Gi?B KV cache is needed",
-            rf"available KV cache memory \((?P<available_gib>{_N}) Gi?B\)",
+            rf"\((?P<needed_gib>{NUMBER}) Gi?B KV cache is needed",
+            rf"available KV cache memory \((?P<available_gib>{NUMBER}) Gi?B\)",
             r"estimated maximum model length is (?P<estimated_max_len>\d+)\D",
         ),
     ),
@@ -87,15 +87,18 @@ CAUSES: tuple[Cause, ...] = (
             "less than desired GPU memory",
         ),
         signs=(
-            r"Free memory on device(?!.*Desired GPU)",
+            r"\A(?>.*Free memory on device)(?!.*Desired GPU)",
             r"less than desired GPU memory",
-            r"Available memory on node.*is less than requested",
+            first("Available memory on node") + ".*is less than requested",
         ),
         facts=(
-            rf"Free memory on device(?: [^\s(]+)? \((?P<free_gib>{_N})/(?P<total_gib>{_N}) GiB\) on startup",
-            rf"(?:desired GPU memory utilization|process's weights) \((?P<util>{_N}), (?P<desired_gib>{_N}) GiB\)",
-            rf"Available memory on node \S+ \((?P<free_gib>{_N})/(?P<total_gib>{_N}) GiB\)",
-            rf"requested memory for kv \((?P<desired_gib>{_N})/",
+            rf"Free memory on device(?: [^\s(]+)? \((?P<free_gib>{NUMBER})/(?P<total_gib>{NUMBER}) GiB\) on startup",
+            (
+                r"(?:desired GPU memory utilization|process's weights)"
+                rf" \((?P<util>{NUMBER}), (?P<desired_gib>{NUMBER}) GiB\)"
+            ),
+            rf"Available memory on node \S+ \((?P<free_gib>{NUMBER})/(?P<total_gib>{NUMBER}) GiB\)",
+            rf"requested memory for kv \((?P<desired_gib>{NUMBER})/",
         ),
     ),
     Cause(
@@ -105,8 +108,8 @@ CAUSES: tuple[Cause, ...] = (
         words=("Error in memory profiling",),
         signs=(r"Error in memory profiling",),
         facts=(
-            rf"Initial free memory (?P<initial_free_gib>{_N})",
-            rf"current free memory\s+(?P<current_free_gib>{_N})",
+            rf"Initial free memory (?P<initial_free_gib>{NUMBER})",
+            rf"current free memory\s+(?P<current_free_gib>{NUMBER})",
         ),
     ),
     Cause(
@@ -133,8 +136,8 @@ CAUSES: tuple[Cause, ...] = (
         actions=formats.for_page_mismatch,
         words=("page size", "unify_kv_cache"),
         signs=(
-            r"page size .*is not divisible by the",
-            r"[Cc]annot unify.*page size",
+            first("page size ") + ".*is not divisible by the",
+            first("[Cc]annot unify") + ".*page size",
             r"in unify_kv_cache_spec_page_size",
         ),
     ),
@@ -148,7 +151,7 @@ CAUSES: tuple[Cause, ...] = (
             r"share no supported KV cache block size",
             r"KV cache block size \d+ is not supported by",
             r"argument --block-size: invalid choice",
-            r"(?:No valid attention backend|is not valid for this configuration).*block_size not supported",
+            first(_NO_BACKEND) + ".*block_size not supported",
         ),
         facts=(
             r"(?:block size for|KV cache block size) (?P<block_size>\d+)",
@@ -167,7 +170,7 @@ CAUSES: tuple[Cause, ...] = (
             r"(?i)\b(?:fp8|bfloat16|quantized|nvfp4)\w*(?: with)? kv[- ]?cache(?: is)? not (?:yet )?supported",
             r"FlashAttention (?:V1 )?with FP8 KV cache not",
             r"FP8 kv is not supported",
-            r"(?:No valid attention backend|is not valid for this configuration).*kv_cache_dtype not supported",
+            first(_NO_BACKEND) + ".*kv_cache_dtype not supported",
             r"does not support (?:fp8|quantized) kv[- ]cache",
             r"is not supported with --kv-cache-dtype",
             r"argument --kv-cache-dtype: invalid choice",
@@ -202,7 +205,7 @@ OOM = re.compile(
     r"(?:CUDA|HIP|XPU|NPU) out of memory\. Tried to allocate|OutOfMemoryError|CUDA error: out of memory"
 )
 OOM_WORDS = ("out of memory", "OutOfMemoryError")
-_SIZE = r"(?P<{0}>[\d.]+) (?P<{0}_unit>[KMG]i?B)"
+_SIZE = r"(?P<{0}>\d{{1,15}}+(?:\.\d{{1,15}}+)?+) (?P<{0}_unit>[KMG]i?B)"
 _OOM_SIZES = tuple(
     re.compile(pattern)
     for pattern in (

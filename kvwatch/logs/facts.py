@@ -15,8 +15,16 @@ from kvwatch.logs.lines import Line
 
 Facts = Mapping[str, float | str | bool]
 
-_N = r"-?[\d,]*\.?\d+"
+NUMBER = r"-?\d++(?:,\d++)*+(?:\.\d++)?+"
+"""A number as vLLM writes it. It gives back nothing, so that a long row of digits is read once."""
+_START = r"(?<![\d.,])"
+"""Before a number that anything may precede: one is not tried from its middle."""
 _G = r"\s?(?:GiB|GB)"
+
+
+def first(words: str) -> str:
+    """Up to the first of these words, once: what goes on with ``.*`` would else be tried from each of them."""
+    return rf"\A(?>.*?(?:{words}))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +37,9 @@ class Wording:
 
 
 def _w(word: str, pattern: str, *, least: bool = False) -> Wording:
-    return Wording(word, re.compile(pattern.replace("<N>", _N).replace("<G>", _G)), least)
+    return Wording(
+        word, re.compile(pattern.replace("<N>", NUMBER).replace("<G>", _G).replace("<B>", _START)), least
+    )
 
 
 WORDINGS: tuple[Wording, ...] = (
@@ -51,7 +61,7 @@ WORDINGS: tuple[Wording, ...] = (
     ),
     _w(
         "Memory profiling results:",  # 0.6.4
-        r"total_gpu_memory=(?P<total_gib><N>)<G> initial_memory_usage=(?P<loaded_gib><N>)<G>"
+        first("total_gpu_memory=") + r"(?P<total_gib><N>)<G> initial_memory_usage=(?P<loaded_gib><N>)<G>"
         r" peak_torch_memory=(?P<peak_torch_gib><N>)<G>.*? non_torch_memory=(?P<non_torch_gib><N>)<G>"
         r" kv_cache_size=(?P<available_kv_gib><N>)<G> gpu_memory_utilization=(?P<util><N>)",
     ),
@@ -60,7 +70,8 @@ WORDINGS: tuple[Wording, ...] = (
     _w("Model loading took", r"Model loading took (?P<weights_gib><N>)<G>"),
     _w(
         "Total non KV cache memory",  # at level DEBUG
-        r"torch peak memory increase: (?P<activation_gib><N>)<G>(?:; non-torch forward increase memory:"
+        first("torch peak memory increase: ")
+        + r"(?P<activation_gib><N>)<G>(?:; non-torch forward increase memory:"
         r" (?P<non_torch_gib><N>)<G>)?.*?; weights memory: (?P<weights_gib><N>)<G>",
     ),
     _w(
@@ -70,8 +81,9 @@ WORDINGS: tuple[Wording, ...] = (
     ),
     _w(
         "for peak activation",
-        r"Actual usage is (?:(?P<weights_gib><N>) GiB for weight|(?P<consumed_gib><N>) GiB for consumed memory).*?"
-        r"(?P<activation_gib><N>) GiB for peak activation(?:, (?P<non_torch_gib><N>) GiB for non-torch memory)?,"
+        first("Actual usage is ")
+        + r"(?:(?P<weights_gib><N>) GiB for weight|(?P<consumed_gib><N>) GiB for consumed memory).*?"
+        r"<B>(?P<activation_gib><N>) GiB for peak activation(?:, (?P<non_torch_gib><N>) GiB for non-torch memory)?,"
         r" and (?P<graphs_gib><N>) GiB for CUDAGraph memory",
     ),
     _w("Available KV cache memory", r"Available KV cache memory: (?P<available_kv_gib><N>)<G>", least=True),
@@ -91,7 +103,7 @@ WORDINGS: tuple[Wording, ...] = (
     _w("CUDA graph pool memory", r"CUDA graph pool memory: (?P<graphs_gib><N>) GiB \(actual\)"),
     _w(
         "same effective KV cache size as before",
-        r"current --gpu-memory-utilization=(?P<util><N>) is.*increase --gpu-memory-utilization to"
+        first("current --gpu-memory-utilization=") + r"(?P<util><N>) is.*increase --gpu-memory-utilization to"
         r" (?P<suggested_util>\d\.\d+)",
     ),
     _w(
@@ -119,9 +131,11 @@ WORDINGS: tuple[Wording, ...] = (
 #: Words that lines with facts are found by.
 WORDS: tuple[str, ...] = tuple(dict.fromkeys(row.word for row in WORDINGS))
 
-_TEXTS = frozenset({"version"})
+_TEXTS = frozenset({"version", "kv_cache_dtype"})
 _DIGITS = 18
 """What is longer is no number of vLLM's."""
+_WORD = 60
+"""And what is longer than this no word."""
 
 
 def facts_of(line: Line) -> list[tuple[str, float | str, bool]]:
@@ -138,7 +152,7 @@ def numbers(match: re.Match[str]) -> dict[str, float | str]:
     return {
         name: text if name in _TEXTS else number(text)
         for name, text in match.groupdict().items()
-        if text is not None and (name in _TEXTS or len(text) <= _DIGITS)
+        if text is not None and len(text) <= (_WORD if name in _TEXTS else _DIGITS)
     }
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 
 from kvwatch.logs.lines import Line
+from kvwatch.logs.quoting import quoted
 
 Value = float | str | bool
 
@@ -74,6 +75,6 @@ def _value(text: str) -> Value | None:
         return text.lower() == "true"
     number = re.fullmatch(r"(-?\d{1,15}(?:\.\d+)?)([kKmMgG]?)", text)
     if number is None:
-        return text
+        return quoted(text)
     value = float(number[1]) * _SUFFIX.get(number[2], 1)
     return int(value) if value.is_integer() and "." not in number[1] else value

@@ -18,6 +18,7 @@ MAX_LINE = 1 << 16
 FOLLOWING = 5
 """Lines after one that may go on: a message that a console of 60 columns wrapped has no more."""
 _LONG_JSON = 1 << 20
+"""Bytes of a line that are kept at all: a traceback in a record of JSON is one line."""
 
 #: Levels of lines that only inform: those may quote anything, a request's prompt too.
 INFORMS = frozenset({"DEBUG", "INFO", "WARNING"})
@@ -76,15 +77,15 @@ class Finder:
 
     def __init__(self, words: Sequence[str], opening: Sequence[str]) -> None:
         self._words = [(word.encode(), False) for word in words] + [(word.encode(), True) for word in opening]
-        self._rest = b""
+        self._rest = bytearray()
         self._number = 0
         """Lines before what is held back."""
         self._owed = 0
-        self._cut = False
         self._informs = False
         """The newest line only informs: what follows it is the rest of no error."""
         self._wide: codecs.IncrementalDecoder | None = None
-        self._begun = False
+        self._first: bytes | None = b""
+        """What came while it is open how many bytes a character has; None once that is known."""
 
     @property
     def lines(self) -> int:
@@ -93,39 +94,41 @@ class Finder:
 
     def feed(self, data: bytes) -> Iterator[Line]:
         """The wanted lines in what is complete with `data`."""
-        data = self._utf8(data)
-        end = data.rfind(b"\n")
-        if end < 0:
-            self._hold(self._rest + data if not self._cut else b"")
-            return
-        block, rest = data[: end + 1], data[end + 1 :]
-        if self._cut:
-            block = self._rest + block[block.find(b"\n") :]
-            self._cut = False
-        else:
-            block = self._rest + block
-        self._rest = b""
-        yield from self._found(block)
-        self._hold(rest)
+        data = self._utf8(data).replace(
+            b"\0", b""
+        )  # a file that was cut off while it was written is full of them
+        end = data.rfind(b"\n") + 1
+        if end:
+            block = bytes(self._rest + data[:end])
+            self._rest.clear()
+            yield from self._found(_without_overwritten(block))
+        self._hold(data[end:])
 
     def close(self) -> Iterator[Line]:
         """The last line, if it has no end."""
         if self._rest:
-            block, self._rest = self._rest + b"\n", b""
-            yield from self._found(block)
+            block = bytes(self._rest + b"\n")
+            self._rest.clear()
+            yield from self._found(_without_overwritten(block))
 
     def _utf8(self, data: bytes) -> bytes:
         """Consoles of Windows write two bytes a character, and say so at the beginning."""
-        if not self._begun and data:
-            self._begun = True
+        if self._first is not None:
+            data = self._first + data
+            self._first = data if len(data) < len(codecs.BOM_UTF16) else None
+            if self._first is not None:
+                return b""
             if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
                 self._wide = codecs.getincrementaldecoder("utf-16")("replace")
         return self._wide.decode(data).encode("utf-8", "replace") if self._wide else data
 
     def _hold(self, rest: bytes) -> None:
-        """Keeps the beginning of a line, and of a very long one no more than that."""
-        self._cut = len(rest) > _LONG_JSON
-        self._rest = rest[:_LONG_JSON]
+        """Keeps the beginning of a line, and of a very long one no more than that, nor what was overwritten."""
+        self._rest += rest
+        if len(self._rest) > 2 * _LONG_JSON:
+            returns = self._rest.endswith(b"\r")
+            kept = _without_overwritten(bytes(self._rest))[:_LONG_JSON]
+            self._rest = bytearray(kept + b"\r" if returns else kept)
 
     def _found(self, block: bytes) -> Iterator[Line]:
         starts = self._starts(block)
@@ -135,7 +138,7 @@ class Finder:
             counted = start
             if not starts[start] and self._informs:
                 continue
-            raw = block[start : block.find(b"\n", start)]
+            raw = block[start : min(block.find(b"\n", start), start + _LONG_JSON)]
             for line in unwrapped(raw, self._number + 1):
                 yield line._replace(following=True) if not starts[start] else line
                 self._informs = line.level in INFORMS
@@ -149,9 +152,10 @@ class Finder:
             at = block.find(word)
             while at >= 0:
                 start = block.rfind(b"\n", 0, at) + 1
-                starts[start] = True
-                if opens:
-                    opening.add(start)
+                if at + len(word) <= start + _LONG_JSON:
+                    starts[start] = True
+                    if opens:
+                        opening.add(start)
                 at = block.find(word, block.find(b"\n", at))
         owed = self._follow(block, 0, self._owed, starts)
         for start in opening:
@@ -169,9 +173,17 @@ class Finder:
         return count
 
 
+def _without_overwritten(block: bytes) -> bytes:
+    """The lines as a console shows them in the end: a bar of progress returns to the beginning and writes over it."""
+    block = block.replace(b"\r\n", b"\n")
+    if b"\r" not in block:
+        return block
+    return b"\n".join(line.rstrip(b"\r").rpartition(b"\r")[2] for line in block.split(b"\n"))
+
+
 def unwrapped(raw: bytes, number: int) -> Iterator[Line]:
     """A line of a file as the line, or the lines, that vLLM wrote."""
-    text = raw.decode("utf-8", "replace")
+    text = raw.decode("utf-8", "replace").lstrip("\ufeff")
     stamp = ""
     if text.lstrip().startswith("{") and (fields := _json(text)):
         message, level, stamp = fields
@@ -199,22 +211,23 @@ def _json(text: str) -> tuple[str, str, str] | None:
     level = next((fields[name].upper() for name in _LEVEL if isinstance(fields.get(name), str)), "")
     stamp = next((fields[name] for name in _TIME if isinstance(fields.get(name), str)), "")
     found = _ISO.match(f"{stamp} ")
+    message = message.encode("utf-8", "replace").decode()  # JSON may spell halves of characters
     return message, level, found["when"].replace("T", " ") if found else ""
 
 
 def _plain(text: str, number: int) -> Line:
     """A line of text, without what was put before it."""
     text = _ANSI.sub("", text).rstrip().rpartition("\r")[2]
-    stamp = ""
+    stamp, begins = "", 0
     if (anywhere := _ANYWHERE.search(text, 0, _SEARCHED)) is not None:
         if iso := _ISO.search(text, 0, anywhere.start()):
             stamp = iso["when"]
-        text = text[anywhere.start() :]
+        begins = anywhere.start()
     else:
-        while (before := _ISO.match(text) or _BEFORE.match(text)) is not None:
+        while (before := _ISO.match(text, begins) or _BEFORE.match(text, begins)) is not None:
             stamp = before.groupdict().get("when") or stamp
-            text = text[before.end() :]
-    found = _RECORD.match(text)
+            begins = before.end()
+    found = _RECORD.match(text, begins)
     assert found is not None  # noqa: S101 - every part of it may be left out
     when = found["when"] or stamp.replace("T", " ")
     return Line(number, text[found.end() :], found["level"] or "", (found["source"] or "").strip(), when)

@@ -68,7 +68,7 @@ _OOM_FRAMES: tuple[tuple[str, str], ...] = (
     ),
     (
         "oom_graph_capture",
-        r"capture_model|_?capture_cudagraphs?|capture_graphs?|profile_cudagraph_memory|\w*cudagraph\w*",
+        r"capture_model|_?capture_cudagraphs?|capture_graphs?|profile_cudagraph_memory|(?>\w*?cudagraph)\w*",
     ),
     (
         "free_memory_below_budget",

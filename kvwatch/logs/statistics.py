@@ -30,25 +30,29 @@ _FAR_S = 30.0
 """Lines further apart have a gap between them: v1 prints none while it is idle."""
 _DAY_S = 86_400.0
 
+_COUNT, _AMOUNT = r"\d{1,15}+", r"\d{1,15}+(?:\.\d{1,15}+)?+"
+"""Numbers as vLLM writes them; what is longer is none of its."""
 _LINE = re.compile(
-    r"(?:Engine (?P<engine>\d+): |(?P<many>\d+) Engines Aggregated: )?Avg prompt throughput: (?P<prompt>[\d.]+)"
+    r"(?:Engine (?P<engine>\d{1,6}): |(?<!\d)(?P<many>\d{1,6}) Engines Aggregated: )?"
+    rf"Avg prompt throughput: (?P<prompt>{_AMOUNT})"
 )
 _BARE = re.compile(
-    r"Running: (?P<running>\d+) reqs, (?:Swapped: \d+ reqs, )?(?:Waiting|Pending): (?P<waiting>\d+) reqs"
+    rf"Running: (?P<running>{_COUNT}) reqs, (?:Swapped: {_COUNT} reqs, )?"
+    rf"(?:Waiting|Pending): (?P<waiting>{_COUNT}) reqs"
 )
 _PARTS: Mapping[str, re.Pattern[str]] = {
-    "generation": re.compile(r"Avg generation throughput: ([\d.]+) tokens/s"),
-    "running": re.compile(r"Running: (\d+) reqs"),
-    "waiting": re.compile(r"(?:Waiting|Pending): (\d+) reqs"),
-    "swapped": re.compile(r"Swapped: (\d+) reqs"),
-    "deferred": re.compile(r"Deferred: (\d+) reqs"),
-    "preempted": re.compile(r"Preemptions: (\d+)"),
-    "usage": re.compile(r"\w+ KV cache usage: ([\d.]+)%"),
-    "cpu_usage": re.compile(r"GPU KV cache usage: [\d.]+%, CPU KV cache usage: ([\d.]+)%"),
-    "hit_rate": re.compile(r"(?<!External )Prefix cache hit rate: (?:GPU: )?([\d.]+)%"),
+    "generation": re.compile(rf"Avg generation throughput: ({_AMOUNT}) tokens/s"),
+    "running": re.compile(rf"Running: ({_COUNT}) reqs"),
+    "waiting": re.compile(rf"(?:Waiting|Pending): ({_COUNT}) reqs"),
+    "swapped": re.compile(rf"Swapped: ({_COUNT}) reqs"),
+    "deferred": re.compile(rf"Deferred: ({_COUNT}) reqs"),
+    "preempted": re.compile(rf"Preemptions: ({_COUNT})(?!\d)"),
+    "usage": re.compile(rf"\w KV cache usage: ({_AMOUNT})%"),
+    "cpu_usage": re.compile(rf"GPU KV cache usage: {_AMOUNT}%, CPU KV cache usage: ({_AMOUNT})%"),
+    "hit_rate": re.compile(rf"(?<!External )Prefix cache hit rate: (?:GPU: )?({_AMOUNT})%"),
 }
-_V0_RATE = re.compile(r"Prefix cache hit rate: GPU: ([\d.]+)%")
-_V0_PREEMPTED = re.compile(r"total_(?:num_cumulative_preemption|cumulative_preemption_cnt)=(\d+)")
+_V0_RATE = re.compile(rf"Prefix cache hit rate: GPU: ({_AMOUNT})%")
+_V0_PREEMPTED = re.compile(rf"total_(?:num_cumulative_preemption|cumulative_preemption_cnt)=({_COUNT})(?!\d)")
 _ABORTED = re.compile(r"Aborted request |Request \S+ aborted")
 WORDS = (
     "Avg prompt throughput:",
@@ -74,7 +78,6 @@ class Reading(NamedTuple):
     """One line. Throughput in tokens a second, `usage` and `hit_rate` in per cent; None is "not said"."""
 
     number: int
-    text: str
     t: float | None
     engine: str
     engines: int
@@ -116,7 +119,6 @@ class Statistics:
         parts = {name: float(m[1]) for name, pattern in _PARTS.items() if (m := pattern.search(text))}
         reading = Reading(
             line.number,
-            text,
             self._clock.at(line.when),
             "all" if groups.get("many") else str(int(groups.get("engine") or 0)),
             int(groups.get("many") or 1),

@@ -22,6 +22,8 @@ from kvwatch.logs.statistics import MOST, Statistics
 _MOST = 50
 """Errors of one start that are remembered; the first ones count."""
 _FRAMES = 60
+_NAME = 100
+"""Characters of a function's name."""
 _SOURCES = 256
 _FRAME = re.compile(r"File \"[^\"]*\", line \d+, in (?P<name>\S+)")
 _ERROR = re.compile(
@@ -121,17 +123,21 @@ class Story:
         found = False
         for name, value, least in facts_of(line):
             found = True
+            self._place(name, line.number, line.text)
             old = self.facts.get(name)
             lower = least and isinstance(old, int | float) and isinstance(value, int | float) and old < value
             self.facts[name] = old if lower and old is not None else value
-            self.places.setdefault(name, (line.number, quoted(line.text)))
         for name, flag in flags.flags_of(line).items():
             found = True
             if name == "kv_cache_memory_bytes":
                 self.flags["kv_cache_memory_bytes_gib"] = _in_gib(flag)
             self.flags.setdefault(name, flag)
-            self.places.setdefault(name, (line.number, quoted(f"options: …, {name}={flag}, …")))
+            self._place(name, line.number, f"options: …, {name}={flag}, …")
         self.lines += found or self.stage > Stage.NONE
+
+    def _place(self, name: str, number: int, text: str) -> None:
+        if name not in self.places:
+            self.places[name] = number, quoted(text)
 
     def _take_error(self, line: Line, reached: Stage) -> None:
         text, frames = line.text.strip(), self._frames[self._lane(line)]
@@ -139,7 +145,7 @@ class Story:
             frames.clear()
             return
         if frame := _FRAME.search(text):
-            frames.append(frame["name"])
+            frames.append(frame["name"][:_NAME])
         if OOM.search(text):
             verdict, confidence = stages.oom_verdict(list(frames), reached)
             explicit = next((row for row in CAUSES if row.shows(text)), None)
@@ -152,7 +158,7 @@ class Story:
             if row.shows(text):
                 facts = _facts(row.facts, text)
                 found = Found(
-                    row.verdict, line.number, quoted(text), "high", facts, open=FOLLOWING, whole=text
+                    row.verdict, line.number, quoted(text), "high", facts, open=FOLLOWING, whole=text[:_WHOLE]
                 )
                 self._note(found, line)
                 return

@@ -95,7 +95,7 @@ class Reader:
 
     def feed(self, data: bytes) -> None:
         if len(self._head) < _HEAD:
-            self._head += data[: _HEAD - len(self._head)]
+            self._head += data[: _HEAD - len(self._head)].replace(b"\0", b"")
         self._bytes += len(data)
         self._take(self._finder.feed(data))
 

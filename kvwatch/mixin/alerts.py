@@ -163,6 +163,15 @@ def _watching(options: Options) -> tuple[Alert, ...]:
             f"{where}: while polling, kvwatch ran into an error of its own. It goes on; each one is a bug to report.",
         ),
         Alert(
+            alert("ReloadFailed"),
+            f"{q('config_last_reload_successful')} == 0",
+            Severity.WARNING,
+            "A kvwatch was told to read its settings anew and could not use them.",
+            "{{ $labels.instance }}: the settings that it found at its last reload were refused as a whole. Those"
+            " before stay in force, and what was changed does not count; its next start fails if they are still wrong.",
+            held="5m",
+        ),
+        Alert(
             alert("SymptomsUnknown"),
             f"count without (symptom, state) ({unknown} == 1)\nunless {here}\n{q('up')} == 0",
             Severity.INFO,

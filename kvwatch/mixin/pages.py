@@ -87,6 +87,14 @@ QUERIES: Mapping[str, tuple[str, str]] = {
         "Polls left out because the one before was not over",
         f"increase({_t('polls_missed_total')}[15m])",
     ),
+    "reloads": (
+        "Reloads of the last hour, by outcome",
+        f"increase({select('config_reloads_total')}[1h]) > 0",
+    ),
+    "settings": (
+        "How old the settings in force are, in seconds",
+        f"time() - {select('config_last_reload_success_timestamp_seconds')}",
+    ),
     "seen": ("Servers that are watched", f"count by (job, instance) ({select('up')})"),
     "jobs": ("Which kvwatch Prometheus knows", 'count by (job) (up{job=~".*kvwatch.*"})'),
 }
@@ -316,6 +324,21 @@ OWN_PAGES: Mapping[str, Own] = {
         ),
         Page(
             "Users notice nothing. Samples may be missing.", ("errors", "missed", "up"), "no more are counted"
+        ),
+    ),
+    "ReloadFailed": Own(
+        "kvwatch was told to read its settings anew (SIGHUP), and something in them is wrong. They are taken as a whole"
+        " or not at all: it goes on with those before.",
+        (
+            "read what its log says (`the settings can't be reloaded`): every problem, with its place and remedy",
+            "mend the settings, or the file that they name, until `kvwatch run --show-config` takes them there",
+            "send SIGHUP again; or put the file back as it was before, and send it too",
+        ),
+        Page(
+            "Users notice nothing. Servers that were added are not watched, changed thresholds don't count, and after"
+            " the next start of kvwatch nothing is watched.",
+            ("reloads", "settings"),
+            "the newest reload is a good one, and the settings in force are young",
         ),
     ),
     "SymptomsUnknown": Own(

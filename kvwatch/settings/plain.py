@@ -9,18 +9,30 @@ _SECRETIVE = (
     r"(?:token|secret|pass(?:word|wd|phrase)?|pwd|key|auth(?:orization)?|credentials?|sig(?:nature)?"
     r"|jwt|session)"
 )
-_USERINFO = re.compile(r"//[^\s\"<>]*@")
+# Each reads a stretch of text once, whatever is in it: servers and logs choose what is searched here.
+_AFTER_SLASHES = re.compile(r"//[^\s\"<>]*+")
 _AUTHORIZATION = re.compile(r"(?i)\b(?P<kind>bearer|basic)\s+[a-z0-9._~+/=-]{4,}")
-_PARAMETER = re.compile(rf"(?i)(?P<name>\b(?:[a-z0-9]+[_.-])*(?:api)?{_SECRETIVE})=[^&\s\"'<>]+")
-_IN_A_QUERY = re.compile(rf"(?i)(?P<name>[?&;][^=&\s\"<>]*{_SECRETIVE}[^=&\s\"<>]*)=[^&\s\"<>]+")
+_PARAMETER = re.compile(rf"(?i)(?<![^\W_])(?P<name>(?:api)?{_SECRETIVE})=[^&\s\"'<>]+")
+_IN_A_QUERY = re.compile(r"(?P<name>[?&;][^=&\s\"<>]*+)(?P<value>=[^&\s\"<>]++)?")
+_SECRET = re.compile(rf"(?i){_SECRETIVE}")
 
 
 def redacted(text: str) -> str:
     """`text` without the users and passwords of URLs in it, and without what looks like a credential."""
-    text = _USERINFO.sub(f"//{HIDDEN}@", text)
+    text = _AFTER_SLASHES.sub(_without_user, text)
     text = _AUTHORIZATION.sub(rf"\g<kind> {HIDDEN}", text)
-    text = _IN_A_QUERY.sub(rf"\g<name>={HIDDEN}", text)
+    text = _IN_A_QUERY.sub(_without_value, text)
     return _PARAMETER.sub(rf"\g<name>={HIDDEN}", text)
+
+
+def _without_user(found: re.Match[str]) -> str:
+    _, at, rest = found[0].rpartition("@")
+    return f"//{HIDDEN}@{rest}" if at else found[0]
+
+
+def _without_value(found: re.Match[str]) -> str:
+    hidden = found["value"] and _SECRET.search(found["name"])
+    return f"{found['name']}={HIDDEN}" if hidden else found[0]
 
 
 def redacted_url(url: str) -> str:

@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from socket import gethostname
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any
 
 from kvwatch.core.state import State, initial, judged_by
-from kvwatch.core.told import LogVerdict
 from kvwatch.settings import SettingsError
 from kvwatch.sidecar.alertmanager import Alertmanager
 from kvwatch.sidecar.clients import CannotServe
@@ -32,6 +30,7 @@ from kvwatch.sidecar.notify import TIMEOUT_S, Notifier, page_of
 from kvwatch.sidecar.pacing import start_of
 from kvwatch.sidecar.poller import Poller
 from kvwatch.sidecar.scrape import Scraper
+from kvwatch.sidecar.server_log import Follow, Followed, Told
 from kvwatch.sidecar.store import Store
 from kvwatch.sidecar.web import Web
 
@@ -53,19 +52,6 @@ _OF_A_POLLER = (
     "duty_cycle",
     "backoff_max_s",
 )
-
-
-class Followed(Protocol):
-    """A log that is read beside, while the block runs. What it tells so far is asked at every scrape: no wait."""
-
-    def newest(self) -> LogVerdict | None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-Follow = Callable[[Path], Followed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +146,7 @@ class Follower:
                 settings,
                 random=Random(),  # noqa: S311 - jitter, no secret
                 gpus=parts.gpus.feed(),
-                log=log.newest if log else None,
+                log=Told(target.name, file, log) if file and log else None,
                 start=start,
             )
             return _run(poller, log)

@@ -213,11 +213,19 @@ class Poller:
         """
         wall, spacing = self._clock.wall(), max(self._duty.interval_s, self._waited_s)
         gpu = None if self._gpus is None else self._gpus.take(self._clock.now())
-        log = None if self._log is None else self._log()
+        log = self._told()
         if isinstance(outcome, ScrapeError):
             return ScrapeError(outcome.kind, outcome.detail, wall, outcome.duration_s, spacing, gpu, log)
         facts, self._facts = self._facts, None
         return replace(outcome, wall=wall, interval_s=spacing, facts=facts, gpu=gpu, log=log)
+
+    def _told(self) -> LogVerdict | None:
+        """What the log tells, if there is one."""
+        try:
+            return None if self._log is None else self._log()
+        except Exception as error:  # noqa: BLE001 - the log is an extra
+            self._unexpected(error)
+            return None
 
     async def _learn(self, page: Scrape, now: float) -> None:
         """What a good page tells about the scraping itself: its cost, and whether it can be narrowed."""

@@ -19,12 +19,13 @@ from kvwatch.sidecar.clients import CannotServe
 from kvwatch.sidecar.clock import Clock, SystemClock
 from kvwatch.sidecar.collector import registry_of
 from kvwatch.sidecar.crew import crew
-from kvwatch.sidecar.following import Follow, Follower, Parts
+from kvwatch.sidecar.following import Follower, Parts
 from kvwatch.sidecar.front import Gate
 from kvwatch.sidecar.gpus import read_beside
 from kvwatch.sidecar.log import say, set_up
 from kvwatch.sidecar.lookups import Lookups
 from kvwatch.sidecar.redact import shown_url
+from kvwatch.sidecar.server_log import Follow
 from kvwatch.sidecar.store import Store
 from kvwatch.sidecar.web import Web, listen
 

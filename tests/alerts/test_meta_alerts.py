@@ -85,6 +85,18 @@ def poll_errors() -> list[Case]:
     ]
 
 
+def reload_failed() -> list[Case]:
+    good = 'kvwatch_config_last_reload_successful{job="kvwatch",instance="a"}'
+    fires = {"severity": "warning", "job": "kvwatch", "instance": "a"}
+    return [
+        Case("refused for five minutes", {good: "1 0x10"}, "7m", [fires]),
+        Case("refused for less", {good: "1 0x10"}, "5m"),
+        Case("mended within five minutes", {good: "1 0x3 1x10"}, "8m"),
+        Case("never reloaded", {good: "1x20"}, "8m"),
+        Case("no series", {}, "8m"),
+    ]
+
+
 def symptoms_unknown() -> list[Case]:
     engine = f'{WHERE},model_name="llama",engine="0"'
     up = f"kvwatch_up{{{WHERE}}}"
@@ -146,6 +158,7 @@ CASES = {
     "KVWatchScrapesFailing": scrapes_failing(),
     "KVWatchDataStale": data_stale(),
     "KVWatchPollErrors": poll_errors(),
+    "KVWatchReloadFailed": reload_failed(),
     "KVWatchSymptomsUnknown": symptoms_unknown(),
     "KVWatchTtftBudgetFastBurn": fast_burn(),
     "KVWatchTtftBudgetSlowBurn": slow_burn(),

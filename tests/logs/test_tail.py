@@ -1,12 +1,17 @@
 """A log that is followed: as it grows, is rotated, cut off, or not there yet; and what `run` makes of it."""
 
 import asyncio
+import contextlib
+import logging
+import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kvwatch.core.findings import findings
 from kvwatch.core.outcome import Failure, ScrapeError
@@ -14,9 +19,12 @@ from kvwatch.core.pipeline import advance
 from kvwatch.core.policy import Policy
 from kvwatch.core.state import initial
 from kvwatch.core.told import LogVerdict
+from kvwatch.logs import Reader
 from kvwatch.logs.tail import Tail
 from kvwatch.settings import Settings, TargetSettings
+from kvwatch.sidecar.server_log import Told
 from kvwatch.sidecar.service import serve
+from tests.waiting import until
 
 Real = Callable[[str], bytes]
 
@@ -32,9 +40,19 @@ def told(tail: Tail) -> LogVerdict | None:
     return tail.told()
 
 
-def test_a_log_is_followed_through_all_that_happens_to_it(tmp_path: Path) -> None:
+@pytest.fixture
+def closed_after() -> Iterator[Callable[[Tail], Tail]]:
+    """Lets go of the files of those that no thread follows."""
+    with contextlib.ExitStack() as stack:
+        yield lambda tail: stack.enter_context(contextlib.closing(tail))
+
+
+Closed = Callable[[Tail], Tail]
+
+
+def test_a_log_is_followed_through_all_that_happens_to_it(tmp_path: Path, closed_after: Closed) -> None:
     file = tmp_path / "vllm.log"
-    tail = Tail(file)
+    tail = closed_after(Tail(file))
     with pytest.raises(OSError, match=r"vllm\.log"):
         tail.look()
     file.write_bytes(BEGIN)
@@ -54,6 +72,155 @@ def test_a_log_is_followed_through_all_that_happens_to_it(tmp_path: Path) -> Non
     assert (after.verdict, after.before and after.before.verdict) == ("ok", "no_room_for_any_block")
     file.write_bytes(BEGIN)  # cut off, and begun anew
     assert not told(tail)
+
+
+def test_what_was_written_before_a_log_was_moved_away_is_read(tmp_path: Path, closed_after: Closed) -> None:
+    """Also where it was the last that a server said, and nobody had looked since."""
+    file = tmp_path / "vllm.log"
+    file.write_bytes(BEGIN)
+    tail = closed_after(Tail(file))
+    tail.look()
+    with file.open("ab") as more:
+        more.write(NO_BLOCKS)
+    file.rename(tmp_path / "vllm.log.1")
+    file.write_bytes(BEGIN + GROWN)
+    found = told(tail)
+    assert found is not None
+    assert (found.verdict, found.before and found.before.verdict) == ("ok", "no_room_for_any_block")
+    file.unlink()
+    with pytest.raises(FileNotFoundError):
+        tail.look()
+    file.write_bytes(BEGIN + NO_BLOCKS)
+    again = told(tail)
+    assert again is not None
+    assert (again.verdict, again.line) == ("no_room_for_any_block", 2)
+
+
+def test_a_log_that_was_cut_off_is_read_anew_though_it_has_grown_beyond(
+    tmp_path: Path, closed_after: Closed
+) -> None:
+    """By size alone the new beginning would be missed, and with it the error."""
+    file = tmp_path / "vllm.log"
+    file.write_bytes(BEGIN)
+    tail = closed_after(Tail(file))
+    tail.look()
+    file.write_bytes(b"INFO 05-05 11:00:00 [x.py:1] another line, and no shorter\n" + NO_BLOCKS)
+    found = told(tail)
+    assert found is not None
+    assert (found.verdict, found.line) == ("no_room_for_any_block", 2)
+
+
+def test_a_writer_that_goes_on_where_it_was_leaves_a_hole_that_is_passed_over(
+    tmp_path: Path, closed_after: Closed
+) -> None:
+    """A log cut off under a writer that does not append begins with as many zeros as it had bytes."""
+    file = tmp_path / "vllm.log"
+    with file.open("wb", buffering=0) as writer:
+        writer.write(BEGIN * 1000)
+        tail = closed_after(Tail(file))
+        tail.look()
+        os.truncate(file, 0)
+        tail.look()
+        writer.write(NO_BLOCKS)
+    assert file.read_bytes().startswith(b"\0" * 1000)
+    found = told(tail)
+    assert found is not None
+    assert found.verdict == "no_room_for_any_block"
+
+
+_STEPS = st.lists(
+    st.sampled_from(["write", "write", "move away", "cut off", "cut short", "remove", "look", "look"]),
+    max_size=12,
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    _STEPS,
+    st.lists(st.sampled_from([BEGIN, NO_BLOCKS, GROWN, b"\0", NO_BLOCKS[:40], b"x" * 5000]), min_size=12),
+)
+def test_whatever_happens_to_a_log_its_newest_start_is_told(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str], texts: list[bytes]
+) -> None:
+    file = tmp_path_factory.mktemp("log") / "vllm.log"
+    with contextlib.closing(Tail(file)) as tail:
+        for step, text in zip(steps, texts, strict=False):
+            if step == "write":
+                with file.open("ab") as more:
+                    more.write(text)
+            elif step == "look":
+                with contextlib.suppress(FileNotFoundError):
+                    tail.look()
+            elif file.exists():
+                if step == "move away":
+                    file.replace(file.with_suffix(".1"))
+                elif step == "remove":
+                    file.unlink()
+                else:
+                    os.truncate(file, 0 if step == "cut off" else file.stat().st_size // 2)
+        with contextlib.suppress(FileNotFoundError):
+            tail.look()
+        with file.open("ab") as more:
+            more.write(b"\n" + BEGIN + GROWN + BEGIN + NO_BLOCKS)
+        found = told(tail)
+    assert found is not None
+    assert found.verdict == "no_room_for_any_block"
+
+
+def test_what_is_no_file_is_said_and_holds_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A pipe would hold the thread until somebody writes to it."""
+    pipe, missing = tmp_path / "pipe", tmp_path / "missing"
+    os.mkfifo(pipe)
+    caplog.set_level(logging.INFO, logger="kvwatch")
+    for path, said in ((pipe, "can't be read"), (tmp_path, "can't be read"), (missing, "is not there")):
+        with Tail(path, every_s=0.01) as tail:
+            says = Told("t", path, tail)
+            until(f"a word about {path}", lambda tail=tail: tail.trouble(), 10, every_s=0.01)  # type: ignore[misc]
+            for _ in range(3):
+                assert says() is None
+        (line,) = caplog.messages
+        assert said in line
+        caplog.clear()
+    with Tail(missing, every_s=0.01) as tail:
+        says = Told("t", missing, tail)
+        until("a word", tail.trouble, 10, every_s=0.01)
+        says()
+        missing.write_bytes(BEGIN + NO_BLOCKS)
+        until("a verdict", says, 10, every_s=0.01)
+    assert caplog.messages == [
+        "the log of the server is not there: it is read as soon as it is",
+        "the log of the server is read",
+    ]
+
+
+def test_a_line_that_breaks_the_reading_is_told_once_and_the_next_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, feed = tmp_path / "vllm.log", Reader.feed
+    file.write_bytes(b"the line\n")
+
+    def breaks(reader: Reader, data: bytes) -> None:
+        if b"the line" in data:
+            raise ValueError("a mistake of kvwatch")
+        feed(reader, data)
+
+    monkeypatch.setattr(Reader, "feed", breaks)
+    raised = 0
+    with Tail(file, every_s=0.01) as tail:
+
+        def newest() -> LogVerdict | None:
+            nonlocal raised
+            try:
+                return tail.newest()
+            except ValueError:
+                raised += 1
+                return None
+
+        until("what broke", lambda: newest() or raised, 10, every_s=0.01)
+        with file.open("ab") as more:
+            more.write(BEGIN + NO_BLOCKS)
+        found = until("a verdict", newest, 10, every_s=0.01)
+    assert (found.verdict, raised) == ("no_room_for_any_block", 1)
 
 
 def test_a_thread_reads_beside_and_ends(tmp_path: Path) -> None:
@@ -102,7 +269,7 @@ def test_the_sidecar_exports_the_verdict(tmp_path: Path) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/metrics"
-        settings = Settings(
+        settings_ = Settings(
             targets=[TargetSettings(name="t", url=url)],
             vllm_log=file,
             host="127.0.0.1",
@@ -112,7 +279,7 @@ def test_the_sidecar_exports_the_verdict(tmp_path: Path) -> None:
 
         async def page() -> str:
             stop, served = asyncio.Event(), asyncio.get_running_loop().create_future()
-            serving = asyncio.create_task(serve(settings, stop=stop, ready=served.set_result, follow=Tail))
+            serving = asyncio.create_task(serve(settings_, stop=stop, ready=served.set_result, follow=Tail))
             where, text = await served, ""
             async with httpx.AsyncClient() as client:
                 for _ in range(100):

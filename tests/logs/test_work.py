@@ -1,0 +1,101 @@
+"""Whoever writes to a log, or is scraped, chooses what is searched: each pattern takes no more than in proportion."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+
+import kvwatch.logs
+from kvwatch.logs import causes, facts
+from tests.logs.steps import Matcher, attacks, repeats
+
+LENGTH, LONGER = 30, 8
+MOST = 4.0
+"""How many times the steps for each character when a text is eight times as long: 1 to 3 where each part is read a
+number of times that does not depend on the rest, near 8 where that grows with the text."""
+#: Tried at one place of a line, or in so many characters of it, and not from every place on.
+_AT_ONE_PLACE = {
+    "lines._ISO",
+    "lines._BEFORE",
+    "lines._RECORD",
+    "lines._ANYWHERE",
+    "story._ERROR",
+    "stages._BY_FRAME",
+}
+
+
+def _within(name: str, value: Any) -> Iterator[tuple[str, re.Pattern[Any]]]:
+    """The patterns in what a module has."""
+    if isinstance(value, re.Pattern):
+        yield name, value
+    elif isinstance(value, Mapping):
+        yield from (one for key, inner in value.items() for one in _within(f"{name}[{key}]", inner))
+    elif isinstance(value, tuple | list):
+        yield from (one for n, inner in enumerate(value) for one in _within(f"{name}[{n}]", inner))
+    elif isinstance(value, causes.Cause):
+        for text in (*value.signs, *value.weak, *value.facts):
+            yield f"{name} {value.verdict} {text}", re.compile(text)
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from (one for field in fields(value) for one in _within(name, getattr(value, field.name)))
+
+
+def _patterns() -> dict[str, re.Pattern[Any]]:
+    modules = [f"kvwatch.logs.{one.name}" for one in pkgutil.iter_modules(kvwatch.logs.__path__)]
+    found: dict[str, re.Pattern[Any]] = {}
+    for module in (*modules, "kvwatch.settings.plain", "kvwatch.sidecar.log"):
+        for name, value in vars(importlib.import_module(module)).items():
+            found |= dict(_within(f"{module.rpartition('.')[2]}.{name}", value))
+    return found
+
+
+PATTERNS = {pattern.pattern: (name, pattern) for name, pattern in _patterns().items() if repeats(pattern)}
+
+
+def grows(pattern: re.Pattern[Any], *, at_one_place: bool = False) -> tuple[float, str]:
+    """How many times the steps for each character it takes at most for a longer text, and for which."""
+
+    def steps(text: str) -> float:
+        matcher = Matcher(pattern)
+        _ = matcher.match(text) if at_one_place else matcher.search(text)
+        return matcher.steps / len(text)
+
+    pairs = zip(attacks(pattern, LENGTH), attacks(pattern, LENGTH * LONGER), strict=True)
+    return max(((steps(longer) / steps(short), short) for short, longer in pairs), default=(0.0, ""))
+
+
+@pytest.mark.parametrize(("name", "pattern"), PATTERNS.values(), ids=[name for name, _ in PATTERNS.values()])
+def test_no_pattern_takes_more_than_in_proportion_to_the_text(name: str, pattern: re.Pattern[Any]) -> None:
+    times, text = grows(pattern, at_one_place=name.partition("[")[0] in _AT_ONE_PLACE)
+    assert times < MOST, text
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        r"size: (-?[\d,]*\.?\d+) tokens", r"page size .*is not divisible", r"//[^\s\"<>]*@", r"--[\w-]*token[= ]+\S+",
+ r"\w+ KV cache usage", r"(\d+) Engines",
+    ],
+)  # fmt: skip
+def test_what_takes_longer_is_found(bad: str) -> None:
+    """Most of them stood here once."""
+    times, _ = grows(re.compile(bad))
+    assert times > MOST
+
+
+def test_steps_are_counted_of_the_same_match_that_is_found() -> None:
+    for _, pattern in PATTERNS.values():
+        for text in attacks(pattern, 12):
+            found = pattern.search(text if isinstance(pattern.pattern, str) else text.encode("latin-1"))
+            assert Matcher(pattern).search(text) == (found.span() if found else None), (pattern.pattern, text)
+
+
+def test_tables_of_wordings_are_among_the_patterns() -> None:
+    tables = [row.pattern for row in facts.WORDINGS]
+    tables += [re.compile(text) for row in causes.CAUSES for text in (*row.signs, *row.weak, *row.facts)]
+    assert {one.pattern for one in tables if repeats(one)} <= PATTERNS.keys()
