@@ -168,8 +168,9 @@ def initial(target: str, policy: Policy | None = None) -> State:
     )
 
 
-def judged_by(state: State, policy: Policy) -> State:
-    """The state under another policy: what was seen and counted stays, and is judged anew with the next outcome.
+def judged_by(state: State, policy: Policy, *, same_log: bool = True) -> State:
+    """The state under another policy: what was seen and counted stays, and is judged anew with the next outcome. What
+    another log told is not of this server any more.
 
     ValueError if a threshold of the policy is unknown or out of range.
     """
@@ -178,4 +179,5 @@ def judged_by(state: State, policy: Policy) -> State:
         policy=policy,
         limits=limits_of(policy.thresholds),
         interpreter=Interpreter(policy.vocabulary, state.target),  # the other may still be reading
+        log=state.log if same_log else None,
     )

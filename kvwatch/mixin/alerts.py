@@ -168,8 +168,7 @@ def _watching(options: Options) -> tuple[Alert, ...]:
             Severity.WARNING,
             "A kvwatch was told to read its settings anew and could not use them.",
             "{{ $labels.instance }}: the settings that it found at its last reload were refused as a whole. Those"
-            " before stay in force, and what was changed does not count; its next start fails if they are still"
-            " wrong.",
+            " before stay in force, and what was changed does not count; the next start fails if they stay wrong.",
             held="5m",
         ),
         Alert(

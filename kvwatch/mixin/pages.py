@@ -327,8 +327,8 @@ OWN_PAGES: Mapping[str, Own] = {
         ),
     ),
     "ReloadFailed": Own(
-        "kvwatch was told to read its settings anew (SIGHUP), and something in them is wrong. They are taken as a"
-        " whole or not at all: it goes on with those before.",
+        "kvwatch was told to read its settings anew (SIGHUP), and something in them is wrong. They are taken whole or"
+        " not at all: it goes on with those before.",
         (
             "read what its log says (`the settings can't be reloaded`): every problem, with its place and remedy",
             "mend the settings, or the file that they name, until `kvwatch run --show-config` takes them there",

@@ -164,9 +164,12 @@ class Follower:
     def _state(self, target: TargetSettings, settings: Settings) -> State:
         """What is known of a target, if it was watched before under this name and URL; else nothing yet."""
         policy = settings.policy(target)
-        before = self._settings.targets if self._settings else ()
-        if any(one.name == target.name and one.url == target.url for one in before):
-            return judged_by(self._parts.store.state(target.name), policy)
+        for one in self._settings.targets if self._settings else ():
+            if one.name == target.name and one.url == target.url:
+                same_log = self._settings is not None and self._settings.log_of(one) == settings.log_of(
+                    target
+                )
+                return judged_by(self._parts.store.state(target.name), policy, same_log=same_log)
         return initial(target.name, policy)
 
     def _notify(self, one: AlertmanagerSettings, settings: Settings) -> Job:

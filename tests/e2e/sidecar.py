@@ -74,6 +74,7 @@ _READ = tuple(
         "config_",
         "symptom_firing",
         "symptom_since",
+        "startup_verdict",
         "process_",
     )
 )
