@@ -144,9 +144,17 @@ class Reader:
     def read(self, body: bytes, *, openmetrics: bool = False) -> Exposition:
         """The wanted samples of a page.
 
-        Raises `BadExposition` (kinds empty, not_vllm, malformed, too_large). `openmetrics` says that the
-        server declared that format, which must end in ``# EOF``.
+        Raises `BadExposition` (kinds empty, not_vllm, malformed, too_large), and then remembers nothing of the page.
+        `openmetrics` says that the server declared that format, which must end in ``# EOF``.
         """
+        try:
+            return self._read(body, openmetrics)
+        except BadExposition:
+            self._forget()
+            self._most = _MEMO_LEAST
+            raise
+
+    def _read(self, body: bytes, openmetrics: bool) -> Exposition:
         if not body or body.isspace():
             raise BadExposition(Failure.EMPTY, "the answer is 200 and empty")
         if len(body) > MAX_LINES and body.count(b"\n") > MAX_LINES:
@@ -333,10 +341,13 @@ class Reader:
     def _make_room(self) -> None:
         """Forgets everything if it is too much."""
         if self._held > self._most:
-            memories = self._memo, self._unwanted, self._comments, self._blocks, self._interned, self._words
-            for one in memories:
-                one.clear()
-            self._held = 0
+            self._forget()
+
+    def _forget(self) -> None:
+        memories = self._memo, self._unwanted, self._comments, self._blocks, self._interned, self._words
+        for one in memories:
+            one.clear()
+        self._held = 0
 
 
 def _comment(line: bytes) -> tuple[str, str | None] | None:

@@ -127,7 +127,10 @@ def _shown(name: str, inside: Sequence[str], error: ErrorDetails) -> str:
         return ""
     if not isinstance(value, str | int | float | Path):
         return ""
-    text = redacted_url(str(value))
+    try:
+        text = redacted_url(str(value))
+    except ValueError:  # Python writes no number of more than 4300 digits
+        return ""
     return f" {text if len(text) <= 60 else text[:59] + '…'}"
 
 

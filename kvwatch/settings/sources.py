@@ -143,16 +143,17 @@ def file(path: Path | None, fields: Collection[str]) -> Layer:
     if path is None:
         return layer
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        for word, value in table.items():
+            layer.put(_field(word, fields) or word, value, f"{path}: {word}")
     except OSError as error:
         layer.wrong("config", f"{path}: can't read the settings file: {error.strerror or error}")
     except UnicodeDecodeError:
         layer.wrong("config", f"{path}: the settings file is not UTF-8 text")
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        layer.wrong("config", f"{path}: not TOML that can be read: it is nested too deeply")
+    except ValueError as error:  # of tomllib, of a number with too many digits, of a path that can be none
         layer.wrong("config", f"{path}: not TOML: {error}")
-    else:
-        for word, value in table.items():
-            layer.put(_field(word, fields) or word, value, f"{path}: {word}")
     return layer
 
 

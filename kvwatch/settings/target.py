@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from pydantic import (
@@ -18,7 +18,8 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_core import InitErrorDetails
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+from pydantic_core.core_schema import ErrorType
 
 from kvwatch.settings.values import from_json, words
 
@@ -274,12 +275,7 @@ def _servers(value: Any, model: type[Server], what: str, *, at_least: int = 0) -
         try:
             servers.append(model.model_validate(item))
         except ValidationError as error:
-            wrong += [
-                InitErrorDetails(
-                    type=one["type"], loc=(number, *one["loc"]), input=one["input"], ctx=one.get("ctx", {})
-                )
-                for one in error.errors(include_url=False)
-            ]
+            wrong += [_within(number, one) for one in error.errors(include_url=False)]
     names = [server.name for server in servers]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -291,6 +287,16 @@ def _servers(value: Any, model: type[Server], what: str, *, at_least: int = 0) -
     if wrong:
         raise ValidationError.from_exception_data(f"{what}s", wrong, hide_input=True)
     return servers
+
+
+def _within(number: int, error: ErrorDetails) -> InitErrorDetails:
+    """What is wrong with one of the servers, as what is wrong with all of them."""
+    kind: str | PydanticCustomError = error["type"]
+    if kind not in get_args(ErrorType):  # what pydantic itself makes up, as of paths
+        kind = PydanticCustomError(error["type"], "{message}", {"message": error["msg"]})
+    return InitErrorDetails(
+        type=kind, loc=(number, *error["loc"]), input=error["input"], ctx=error.get("ctx", {})
+    )
 
 
 def _problem(text: str) -> InitErrorDetails:

@@ -39,7 +39,10 @@ def size(value: Any) -> int:
     if not found:
         raise ValueError("not a size: write bytes, or for example 16MiB")
     unit = (found["unit"] or "").lower()
-    return int(float(found["number"]) * _BYTES[unit if unit == "b" else unit.removesuffix("b")])
+    bytes_ = float(found["number"]) * _BYTES[unit if unit == "b" else unit.removesuffix("b")]
+    if not math.isfinite(bytes_):
+        raise ValueError("not a size: write a number of bytes that there can be")
+    return int(bytes_)
 
 
 def words(value: Any) -> list[Any]:
@@ -89,6 +92,8 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def from_json(text: str) -> Any:
     try:
         return json.loads(text)
+    except RecursionError:
+        raise ValueError("looks like JSON but is not: it is nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"looks like JSON but is not: {error}") from None
 

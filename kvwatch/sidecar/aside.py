@@ -22,16 +22,21 @@ class Hangs(Exception):  # noqa: N818 - says what it is
 
 
 class Aside:
-    """Runs one call at a time in a daemon thread."""
+    """Runs one call at a time in a daemon thread. With a `turn` it is one of all that share it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, turn: asyncio.Semaphore | None = None) -> None:
         self._name = name
         self._busy = threading.Event()
+        self._turn = turn or asyncio.Semaphore()
 
     async def call(self, ask: Callable[[], _T], within_s: float) -> _T:
         """What `ask` returns or raises; `Hangs` after `within_s` seconds, or if the call before still goes on."""
         if self._busy.is_set():
             raise Hangs("it has not answered yet to what it was asked before")
+        async with self._turn:
+            return await self._call(ask, within_s)
+
+    async def _call(self, ask: Callable[[], _T], within_s: float) -> _T:
         self._busy.set()
         future: Future[_T] = Future()
         threading.Thread(target=self._run, args=(ask, future), name=self._name, daemon=True).start()

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from socket import gethostname
@@ -66,6 +66,8 @@ class Parts:
     pollers: Crew
     notifiers: Crew
     follow: Follow | None = None
+    turn: asyncio.Semaphore = field(default_factory=asyncio.Semaphore)
+    """Whose it is to judge a large page."""
 
 
 class Follower:
@@ -148,6 +150,7 @@ class Follower:
                 gpus=parts.gpus.feed(),
                 log=Told(target.name, file, log) if file and log else None,
                 start=start,
+                turn=parts.turn,
             )
             return _run(poller, log)
 

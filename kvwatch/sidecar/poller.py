@@ -5,7 +5,8 @@ while the server is down) and a net that catches whatever nobody thought of. Fac
 read by a task of their own and travel with the next page, readings of the GPUs with the next outcome.
 
 A large page is judged in a thread: one of many megabytes, good or bad, takes seconds, in which the event loop would
-scrape no other target and answer nobody.
+scrape no other target and answer nobody. Of all pollers that share a `turn` one does so at a time: threads share the
+interpreter, and what a page takes to be read they would take all at once.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class Poller:
         gpus: Feed | None = None,
         log: Callable[[], LogVerdict | None] | None = None,
         start: Start = AT_ONCE,
+        turn: asyncio.Semaphore | None = None,
     ) -> None:
         self.target = state.target
         self._state = state
@@ -82,7 +84,7 @@ class Poller:
         self._gpus = gpus
         self._log = log
         self._start = start
-        self._aside = Aside("judge a large page")
+        self._aside = Aside("judge a large page", turn)
         self._narrowing = Narrowing(settings.narrow)
         self._duty = DutyCycle(settings.interval_s, settings.max_interval_s, settings.duty_cycle)
         self._backoff = Backoff(settings.backoff_max_s, random or Random())  # noqa: S311 - jitter, no secret

@@ -41,8 +41,8 @@ def listen(host: str, port: int) -> Door:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return Door(socket.create_server((host, port), family=family, backlog=_QUEUE))
-    except OSError as error:
-        why = error.strerror or str(error)
+    except (OSError, TypeError, ValueError) as error:  # the latter two of what can't be the name of a host
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise CannotServe(
             f"can't listen on {where}: {why.lower()}; choose another with --host and --port"
         ) from None

@@ -1,6 +1,7 @@
 """Whatever the bytes are: the right samples, or an error that says what is wrong."""
 
 import math
+import tracemalloc
 from time import process_time
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from kvwatch.core.exposition import BadExposition, Exposition, Reader
+from kvwatch.core.exposition import MAX_SAMPLES, BadExposition, Exposition, Reader
 from kvwatch.core.outcome import Failure
 from kvwatch.core.vllm import Vocabulary
 from tests.core.pages import RealPage, Server, real_pages
@@ -312,6 +313,23 @@ def outcome(by: Reader, body: bytes) -> tuple[object, ...]:
         return (bad.kind, str(bad))
     conflicts = {(one.name, one.labels) for one in page.conflicts}
     return (list(samples(page).items()), page.help, page.families, conflicts)
+
+
+def test_a_page_that_is_refused_leaves_nothing_behind() -> None:
+    """A good page of the usual size needs a fraction of what one of 9 MB held before."""
+    reader = Reader(lambda name: name.startswith("vllm:"))
+    many = b"".join(b'vllm:x{engine="%d"} 1\n' % n for n in range(MAX_SAMPLES + 2))
+    reader.read(b'vllm:x{engine="0"} 1\n')
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        with pytest.raises(BadExposition, match="more than 100000 samples"):
+            reader.read(many)
+        after, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most - before > 10 << 20
+    assert after - before < 1 << 20
 
 
 @pytest.mark.parametrize("case", UNREADABLE)

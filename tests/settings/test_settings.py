@@ -1,6 +1,7 @@
 """Where settings come from, which source wins, and what is said when something is wrong."""
 
 import contextlib
+import json
 import os
 import tomllib
 from pathlib import Path
@@ -14,6 +15,7 @@ from kvwatch.core.state import initial
 from kvwatch.mixin import settings_table
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load, show
 from kvwatch.settings.showing import provenance
+from kvwatch.settings.sources import key
 from kvwatch.settings.target import overridden, same_server
 
 
@@ -675,3 +677,95 @@ def test_no_bytes_make_a_settings_file_fail_in_any_other_way(tmp_path: Path, dat
     (file := tmp_path / "kvwatch.toml").write_bytes(data)
     with contextlib.suppress(SettingsError):
         load({"config": str(file)})
+
+
+def _toml(value: object) -> str:
+    """A value as TOML; what there is no word for is left out."""
+    if isinstance(value, dict):
+        inner = ", ".join(
+            f"{json.dumps(name)} = {_toml(one)}" for name, one in value.items() if one is not None
+        )
+        return f"{{{inner}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(_toml(one) for one in value if one is not None)}]"
+    return json.dumps(value).replace("NaN", "nan").replace("Infinity", "inf").replace("\x7f", "\\u007f")
+
+
+_KEYS = [key(name) for name in Settings.model_fields if name != "config"]
+_SERVER = st.dictionaries(
+    st.sampled_from([key(name) for name in TargetSettings.model_fields]), _ANYTHING, max_size=5
+)
+
+
+@hypothesis_settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.dictionaries(st.sampled_from(_KEYS), _ANYTHING, max_size=5),
+    st.lists(_SERVER, max_size=3),
+    st.sampled_from(["targets", "alertmanagers"]),
+)
+@example({}, [{"token_file": []}], "targets")
+@example({}, [{"ca_file": 3}], "alertmanagers")
+def test_whatever_a_file_says_of_any_setting_is_settings_or_lines_that_say_what_is_wrong(
+    tmp_path: Path, told: dict[str, object], servers: list[dict[str, object]], kind: str
+) -> None:
+    told = {name: value for name, value in told.items() if value is not None} | (
+        {kind: servers} if servers else {}
+    )
+    text = "".join(f"{name} = {_toml(value)}\n" for name, value in told.items())
+    (file := tmp_path / "kvwatch.toml").write_text(text, encoding="utf-8")
+    with contextlib.suppress(SettingsError):
+        show(load({"config": str(file)}))
+
+
+_IN_ENVIRONMENT = st.one_of(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40),
+    st.binary(max_size=20).map(lambda data: os.fsdecode(data.replace(b"\0", b""))),
+    st.recursive(_ANYTHING, lambda inner: st.lists(inner, max_size=2)).map(json.dumps),
+    st.from_regex(r"\A[0-9]{1,20}(\.[0-9]{0,5})? ?([kmg]i?b?|ms|s|m|h|d)?\Z"),
+    st.sampled_from(["[" * 100_000, "{" * 100_000, "9" * 400 + "g", "9" * 5000, "9" * 400 + "h", "1e5000"]),
+    st.sampled_from(["-0", "/", "//", "\udcff"]),
+)  # fmt: skip
+
+
+@hypothesis_settings(max_examples=400, deadline=None)
+@given(st.dictionaries(st.sampled_from(_KEYS), _IN_ENVIRONMENT, min_size=1, max_size=4))
+@example({"targets": "[" * 100_000})
+@example({"thresholds": '{"a":' * 100_000})
+@example({"max_body_bytes": "9" * 400 + "g"})
+def test_whatever_the_environment_says_of_any_setting_is_settings_or_lines_that_say_what_is_wrong(
+    told: dict[str, str],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(SettingsError):
+        for name, text in told.items():
+            patch.setenv(f"KVWATCH_{name.upper()}", text.replace("\0", ""))
+        show(load())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a = " + "[" * 100_000, "nested too deeply"),
+        ("x = " + "{a=" * 5000, "nested too deeply"),
+        ("[thresholds." + ".".join(["b"] * 50_000) + "]\n", "nested too deeply"),
+        ("port = " + "9" * 5000, "4300 digits"),
+    ],
+    ids=["array", "table", "keys", "digits"],
+)
+def test_a_file_that_its_reader_gives_up_is_said_in_a_line(tmp_path: Path, text: str, said: str) -> None:
+    (file := tmp_path / "kvwatch.toml").write_text(text, encoding="utf-8")
+    (problem,) = problems(config=str(file))
+    assert problem.startswith(f"{file}: not TOML")
+    assert said in problem
+
+
+def test_a_number_that_can_not_be_written_is_out_of_range(tmp_path: Path) -> None:
+    (file := tmp_path / "kvwatch.toml").write_text(f"port = 0x{'f' * 5000}", encoding="utf-8")
+    assert problems(config=str(file)) == (f"{file}: port: must be from 0 to 65535",)
+
+
+def test_a_file_with_a_mark_of_its_encoding_is_read(tmp_path: Path) -> None:
+    """As editors on Windows begin it."""
+    (file := tmp_path / "kvwatch.toml").write_text("port = 1234\n", encoding="utf-8-sig")
+    assert load({"config": str(file)}).port == 1234

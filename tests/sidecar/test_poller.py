@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -83,7 +86,11 @@ Judge = Callable[[State, Outcome, float], tuple[State, tuple[Transition, ...]]]
 
 @asynccontextmanager
 async def watching(
-    handler: Handler, judge: Judge = advance, start: Start = AT_ONCE, **more: object
+    handler: Handler,
+    judge: Judge = advance,
+    start: Start = AT_ONCE,
+    turn: asyncio.Semaphore | None = None,
+    **more: object,
 ) -> AsyncIterator[Watch]:
     """Watches a server. The duty cycle is wide open, since here an answer takes no time of the clock."""
     logged = io.StringIO()
@@ -105,6 +112,7 @@ async def watching(
                 random=Random(3),
                 judge=judge,
                 start=start,
+                turn=turn,
             )
             watch = Watch(server, store, clock, poller, logged)
             publish = store.publish
@@ -117,11 +125,40 @@ async def watching(
             yield watch
 
 
+def test_of_large_pages_one_is_judged_at_a_time() -> None:
+    """Those of three servers that answer at once."""
+    at_once, most, lock = 0, 0, threading.Lock()
+
+    def judge(state: State, outcome: Outcome, now: float) -> tuple[State, tuple[Transition, ...]]:
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        time.sleep(0.2)
+        result = advance(state, outcome, now)
+        with lock:
+            at_once -= 1
+        return result
+
+    async def run() -> None:
+        turn = asyncio.Semaphore()
+        large = pages(HEALTHY)[0] + b"# HELP other x\n" * 20_000
+        async with contextlib.AsyncExitStack() as stack:
+            watches = [
+                await stack.enter_async_context(watching(always(large), judge, turn=turn)) for _ in range(3)
+            ]
+            await asyncio.gather(*(one.run(1) for one in watches))
+            assert all(one.state.up for one in watches)
+
+    asyncio.run(run())
+    assert most == 1
+
+
 def watched(
     handler: Handler, seconds: float, judge: Judge = advance, start: Start = AT_ONCE, **more: object
 ) -> Watch:
     async def run() -> Watch:
-        async with watching(handler, judge, start, **more) as watch:
+        async with watching(handler, judge, start, None, **more) as watch:
             await watch.run(seconds)
             return watch
 
