@@ -19,8 +19,9 @@ export PATH := $(TOOLS):$(PATH)
 # kvwatch is started hundreds of times by the tests: from what was compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Two processes run the tests: tests/conftest.py says which goes where. Benchmarks run alone, after them.
-BESIDE := --numprocesses=2 --dist=loadgroup --benchmark-disable
+# Tests that wait most of the time, for processes that they start: they run beside the others, one after another, so
+# that none has another of its kind beside it. Benchmarks run alone, afterwards.
+WAITING := $(addprefix tests/,alerts cli contracts deploy e2e page)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -37,7 +38,11 @@ demo: $(DEMO)/.ready ## run kvwatch on a recorded incident; needs nothing but Py
 	$(DEMO)/bin/kvwatch demo
 
 test: setup tools lint types contract ## everything that must hold before a change goes in
-	$(BIN)/pytest $(BESIDE) -m "not live and not scale and not benchmark"
+	@mkdir -p build
+	$(BIN)/pytest -o cache_dir=.pytest_cache/waiting $(WAITING) >build/waiting.txt 2>&1 & waiting=$$!; \
+	  trap 'kill $$waiting' INT TERM; \
+	  $(BIN)/pytest $(WAITING:%=--ignore=%) -m "not live and not scale and not benchmark"; reckoned=$$?; \
+	  wait $$waiting; waited=$$?; cat build/waiting.txt; exit $$((reckoned || waited))
 	$(BIN)/pytest -m benchmark
 
 lint: setup ## style and common mistakes

@@ -18,8 +18,6 @@ import pytest
 from kvwatch.recording import Record, Writer, read
 from tests.waiting import until
 
-pytestmark = pytest.mark.clock
-
 Kvwatch = Callable[..., CompletedProcess[str]]
 Serve = Callable[..., str]
 SATURATED = "0.32.0--c-kv-saturation.jsonl.gz"

@@ -203,7 +203,6 @@ def test_nothing_to_replay_is_an_error_with_the_reason(kvwatch: Kvwatch, tmp_pat
     assert "not UTF-8: line 1" in done.stdout or "not JSON: line 1" in done.stdout
 
 
-@pytest.mark.clock
 def test_an_hour_takes_seconds(kvwatch: Kvwatch, tmp_path: Path, recordings: Path) -> None:
     lines = gzip.decompress((recordings / "0.32.0--c-kv-saturation.jsonl.gz").read_bytes()).splitlines()
     items = [json.loads(line) for line in lines]

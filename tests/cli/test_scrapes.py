@@ -11,8 +11,6 @@ from kvwatch.core.outcome import Facts, Outcome, Scrape
 from kvwatch.settings import Settings, TargetSettings
 from tests.sidecar.loopback import Asked, Handler, VllmLike, pages, serving
 
-pytestmark = pytest.mark.clock
-
 HEALTHY = "0.32.0--b-healthy.jsonl.gz"
 
 

@@ -21,8 +21,6 @@ from kvwatch.settings import Settings
 from tests.dockerfile import Stage, parse
 from tests.machine import has_ipv6
 
-pytestmark = pytest.mark.clock
-
 ROOT = Path(__file__).resolve().parents[2]
 BUILD_TOOLS = re.compile(r"\b(gcc|g\+\+|make|build-essential|apt-get|apk|pip3? install|curl|wget|git)\b")
 

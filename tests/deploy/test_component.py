@@ -26,8 +26,6 @@ from tests.deploy.manifests import (
 )
 from tests.waiting import until
 
-pytestmark = pytest.mark.clock
-
 #: In the order that the README tells: others patch what `sidecar` brings.
 COMPONENTS = sorted(
     (path.name for path in (KUBERNETES / "components").iterdir()), key=lambda name: name != "sidecar"

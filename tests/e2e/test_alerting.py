@@ -28,8 +28,6 @@ from tests.e2e.tools import Prometheus, answers, free_port, kvwatch, prometheus
 from tests.e2e.webhook import Alertmanager, Webhook, webhook
 from tests.waiting import until
 
-pytestmark = pytest.mark.clock
-
 GOLDEN = Path(__file__).parents[1] / "golden" / "notification.json"
 #: Three seconds of the light load before the saturation are played, and the rest in 30 s.
 SINCE_S, SPEED = 23.0, 3.0

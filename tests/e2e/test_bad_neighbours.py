@@ -14,8 +14,6 @@ from tests.e2e.neighbours import FAULTS, Fault, Neighbourhood
 from tests.e2e.sidecar import Metrics, Sidecar, sidecar
 from tests.waiting import until
 
-pytestmark = pytest.mark.clock
-
 INTERVAL_S = 4.0
 """Long, so that a busy machine has time for all of them; what is judged does not depend on it."""
 MET = 3

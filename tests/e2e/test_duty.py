@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
-import pytest
 
 from tests.e2e.tools import answers, free_port, kvwatch
 from tests.replica.running import replica
 from tests.waiting import until
-
-pytestmark = pytest.mark.clock
 
 _SLOW_S = 0.1
 _SHARE = 0.2

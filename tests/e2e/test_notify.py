@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.e2e.test_stack import SATURATED, playing
 from tests.e2e.tools import answers, free_port, kvwatch
 from tests.e2e.webhook import Alertmanager, webhook
 from tests.waiting import until
-
-pytestmark = pytest.mark.clock
 
 SPEED = 6.0
 DOWN, THRASHING = "KVWatchTargetDown", "KVWatchKvThrashing"

@@ -16,8 +16,6 @@ from tests.e2e.neighbours import Neighbourhood
 from tests.e2e.sidecar import Metrics, Sidecar, sidecar
 from tests.waiting import until
 
-pytestmark = pytest.mark.clock
-
 HOUR_S = 3600.0
 _TABLE = '[[targets]]\nname = "a"\n'
 

@@ -28,8 +28,6 @@ from tests.replica.running import (
 )
 from tests.waiting import until
 
-pytestmark = pytest.mark.clock
-
 NOTHING = "narrowed, the page can't be read: the answer is 200 and empty"
 #: By a name: the mode of the server, the proxy before it, and what the log says of narrowing there.
 WAYS = {

@@ -13,8 +13,6 @@ import pytest
 from tests.e2e.tools import free_port
 from tests.waiting import until
 
-pytestmark = pytest.mark.clock
-
 MOMENTS_S = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 """Since it could be told at all."""
 NOBODY = "http://127.0.0.1:1/metrics"

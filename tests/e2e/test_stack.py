@@ -22,8 +22,6 @@ from kvwatch.recording import Record, read
 from tests.e2e.tools import Prometheus, answers, free_port, kvwatch, prometheus
 from tests.waiting import until
 
-pytestmark = pytest.mark.clock
-
 RECORDINGS = Path(__file__).parents[1] / "replay" / "recordings"
 SATURATED = RECORDINGS / "0.32.0--c-kv-saturation.jsonl.gz"
 V0 = RECORDINGS / "0.8.5-v0--c-kv-saturation.jsonl.gz"

@@ -15,8 +15,6 @@ from tests.page.conftest import NARROW, WIDE, Opens
 from tests.page.served import HEALTHY, SATURATED, TWO_ENGINES, Served, saturated
 from tests.sidecar.loopback import pages
 
-pytestmark = pytest.mark.clock
-
 SERIOUS = {"serious", "critical"}
 NASTY = "<img src=x onerror=window.taken=1><script>window.taken=1</script>"
 

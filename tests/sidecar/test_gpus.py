@@ -41,8 +41,6 @@ from kvwatch.sidecar.store import Store
 from kvwatch.sidecar.transport import client_for
 from tests.sidecar.loopback import Asked, Handler, TurnedClock, VllmLike, always, pages, serving
 
-pytestmark = pytest.mark.clock
-
 KUBERNETES = (Path(__file__).parents[1] / "data" / "dcgm" / "kubernetes.prom").read_bytes()
 HEALTHY = "0.32.0--b-healthy.jsonl.gz"
 NOBODY = "http://127.0.0.1:1/metrics"

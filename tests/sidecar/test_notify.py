@@ -33,8 +33,6 @@ from kvwatch.sidecar.transport import client_for
 from tests.core.watch import replayed
 from tests.sidecar.loopback import Asked, Handler, Loopback, TurnedClock, always, serving
 
-pytestmark = pytest.mark.clock
-
 TOKEN = "a-token-nobody-may-see"  # noqa: S105
 PAGE = "http://gpu1:9477/"
 KEY = EngineKey("t", "m", "0")

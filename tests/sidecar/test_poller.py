@@ -40,8 +40,6 @@ from tests.sidecar.loopback import (
     serving,
 )
 
-pytestmark = pytest.mark.clock
-
 HEALTHY = "0.32.0--b-healthy.jsonl.gz"
 TOKEN = "a-token-nobody-may-see"  # noqa: S105
 

@@ -27,8 +27,6 @@ from kvwatch.sidecar.transport import classify, client_for
 from tests.certificates import self_signed
 from tests.sidecar.loopback import Asked, Handler, Loopback, VllmLike, always, pages, send, serving
 
-pytestmark = pytest.mark.clock
-
 PAGE = b"# HELP x y\nx 1\n"
 TOKEN = "a-token-nobody-may-see"  # noqa: S105
 LIMIT = 64 * 1024

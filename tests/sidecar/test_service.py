@@ -34,8 +34,6 @@ from tests.machine import has_ipv6
 from tests.sidecar.loopback import Loopback, VllmLike, pages, serving
 from tests.waiting import until
 
-pytestmark = pytest.mark.clock
-
 HEALTHY = "0.32.0--b-healthy.jsonl.gz"
 TWO_ENGINES = "0.32.0--j-data-parallel-2.jsonl.gz"
 NOBODY = "http://localhost:1/metrics"
