@@ -13,7 +13,7 @@ _SHOWN = 300
 _LOOKED_AT = 4 * _SHOWN
 """Characters that are looked at for what is shown: what is hidden makes room for what comes after it."""
 _SECRETIVE = r"(?:token|secret|password|passwd|api[_-]?key|[_-]key|credentials?|authorization)"
-_TEXT = r"'(?:[^'\\]|\\.)*+(?:'|$)|\"(?:[^\"\\]|\\.)*+(?:\"|$)"
+_TEXT = r"'(?>(?:[^'\\]|\\.)*)(?:'|$)|\"(?>(?:[^\"\\]|\\.)*)(?:\"|$)"
 _ITEM = re.compile(
     rf"(?i)(?P<name>{_SECRETIVE}\\?['\"]?\s*[:=]\s*)"
     rf"(?:\[[^\]]*(?:\]|$)|b?(?:{_TEXT})|(?:(?:bearer|basic)\s+)?[^\s,)}}]+)"

@@ -68,7 +68,7 @@ def test_nothing_changed(recorded: Recorded) -> None:
     """The same server, started and recorded anew."""
     found = against_base(recorded, "base-c")
     assert found.changed == ()
-    assert {one.id for one in found.cautions} == {"no_option_changed"}
+    assert {one.id for one in found.cautions} == {"no_option_changed", "too_short_to_tell"}
     assert found.verdict is Verdict.NOT_SHOWN
     assert found.differences["prefix_cache_hit_ratio"].verdict is Verdict.SAME
     assert not {one.verdict for one in found.differences.values()} & SHOWN
@@ -83,7 +83,7 @@ def test_nothing_changed_within_a_run(pages: Callable[[str], list[Record]]) -> N
     (found,) = compare([first, second]).candidates
     assert found.changed == ()
     assert found.verdict in {Verdict.SAME, Verdict.NOT_SHOWN}
-    assert {one.id for one in found.cautions} == {"no_option_changed"}
+    assert {one.id for one in found.cautions} == {"no_option_changed", "too_short_to_tell"}
     said = {name: one.verdict for name, one in found.differences.items()}
     assert said["requests_waiting_mean"] is said["preemptions_per_finished_request"] is Verdict.SAME
     assert said["kv_limited_time_ratio"] is said["kv_cache_usage_full_time_ratio"] is Verdict.SAME

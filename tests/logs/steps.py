@@ -70,6 +70,8 @@ class Matcher:
         if op is c.BRANCH:
             found = (self._run(one, 0, at, rest) for one in value[1])
             return next((end for end in found if end is not None), None)
+        if op is c.ATOMIC_GROUP and len(value) == 1 and value[0][0] is c.MAX_REPEAT:
+            return self._repeat(c.POSSESSIVE_REPEAT, value[0][1], at, rest)  # the same by definition
         if op is c.ATOMIC_GROUP:
             end = self._run(value, 0, at, lambda end: end)
             return None if end is None else rest(end)
