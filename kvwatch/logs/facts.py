@@ -16,8 +16,8 @@ from kvwatch.logs.lines import Line
 Facts = Mapping[str, float | str | bool]
 
 NUMBER = r"-?\d++(?>(?:,\d++)*)(?>(?:\.\d++)?)"
-"""A number as vLLM writes it. It gives back nothing, so that a long row of digits is read once: by atomic groups, since
-Python before 3.11.5 leaves the last try of a possessive one in what is found."""
+"""A number as vLLM writes it. It gives back nothing, so that a long row of digits is read once: by atomic groups,
+since Python before 3.11.5 leaves the last try of a possessive one in what is found."""
 _START = r"(?<![\d.,])"
 """Before a number that anything may precede: one is not tried from its middle."""
 _G = r"\s?(?:GiB|GB)"
