@@ -20,8 +20,10 @@ from kvwatch.commands.output import shown
 from kvwatch.commands.verdict import Conclusion
 from kvwatch.commands.watch import Watch
 from kvwatch.core import report
+from kvwatch.core.outcome import REACHABLE
 from kvwatch.core.percentiles import LATENCIES, labelled
-from kvwatch.core.report import parted, spoken, titled
+from kvwatch.core.regimes import MEANING, Regime
+from kvwatch.core.report import facts, spoken, titled
 from kvwatch.core.state import EngineState
 from kvwatch.core.symptoms import BY_ID
 
@@ -39,6 +41,8 @@ _LOOKS = {
     Mark.YOURS: "cyan",
     Mark.SHOWN: "green",
 }
+_MENTIONED = 4
+"""Numbers of the evidence that are told of an engine that has what another has."""
 _TTFT = LATENCIES["time_to_first_token_seconds"]
 
 
@@ -49,9 +53,9 @@ def report_of(watch: Watch, url: str, found: Conclusion, *, everything: bool = F
     return Group(
         _line(TITLES[found.word], f": {found.why}", look=_LOOKS[found.word]),
         *_findings(watch, everything=everything),
-        *_on_the_way(watch, found),
-        *_numbers(watch),
-        *_unknown(watch),
+        *(_on_the_way(watch, found) if watch.good else ()),
+        *(_numbers(watch) if watch.good else _never_read(watch)),
+        *(_unknown(watch) if watch.good or everything else ()),
         Text(),
         _line(f"{url}: {text.scrapes(watch.samples, watch.duration_s, watch.failures)}", "", look="dim"),
     )
@@ -101,8 +105,16 @@ def _count(one: EngineState, signal: str) -> str:
 
 
 def _findings(watch: Watch, *, everything: bool) -> Iterator[RenderableType]:
-    for one in watch.findings():
-        where = "/".join(one[part] for part in ("target", "model_name", "engine") if one.get(part))
+    """What fires, in order; what several engines have is told in full of the first, and of the others in a line."""
+    found = watch.findings()
+    told: set[tuple[Any, ...]] = set()
+    for one in found:
+        same = _alike(one)
+        if same in told:
+            continue
+        told.add(same)
+        others = [other for other in found if other is not one and _alike(other) == same]
+        where = _where(one)
         yield Text()
         yield _line(one["severity"].upper(), f": {one['title']}", look=_LOOKS[one["severity"]])
         yield _indented(
@@ -111,6 +123,8 @@ def _findings(watch: Watch, *, everything: bool) -> Iterator[RenderableType]:
         if one["explained_by"]:
             yield _indented(f"Explained by {', '.join(one['explained_by'])}: act on that first.")
         if one["explained_by"] and not everything:
+            if others:
+                yield _indented(f"The same on {', '.join(map(_where, others))}.")
             continue
         yield _indented(one["meaning"])
         yield _indented("What to do, in this order:", look="bold")
@@ -119,6 +133,20 @@ def _findings(watch: Watch, *, everything: bool) -> Iterator[RenderableType]:
         yield Padding(_evidence(one["evidence"]), (0, 0, 0, 4))
         yield _indented("Likely causes:", look="bold")
         yield _listed(["-"] * len(one["causes"]), one["causes"])
+        if others:
+            yield _indented("The same, and the same to do:", look="bold")
+        for other in others:
+            some = text.evidence(other["evidence"], _MENTIONED)
+            yield Padding(Text(shown(f"{_where(other)}: {some}")), (0, 0, 0, 4))
+
+
+def _alike(found: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What findings of several engines have in common, if they are to be told together."""
+    return found["symptom"], tuple(found["explained_by"]), tuple(found["actions"])
+
+
+def _where(found: Mapping[str, Any]) -> str:
+    return "/".join(found[part] for part in ("target", "model_name", "engine") if found.get(part))
 
 
 def _indented(words: str, *, look: str = "") -> Padding:
@@ -135,11 +163,10 @@ def _listed(signs: Iterable[str], lines: Iterable[str]) -> RenderableType:
 
 def _evidence(evidence: Mapping[str, Any]) -> Table:
     """The numbers that were judged, and what they were held against."""
-    judged, limits = parted(evidence)
     table = _table("what", "is", "held against")
-    for name in dict.fromkeys((*judged, *limits)):
-        cells = (spoken(name, found[name]) if name in found else "" for found in (judged, limits))
-        table.add_row(shown(titled(name)), *map(shown, cells))
+    for title, judged, limit in facts(evidence):
+        cells = (spoken(title, one[1]) if one else "" for one in (judged, limit))
+        table.add_row(shown(titled(title)), *map(shown, cells))
     return table
 
 
@@ -165,18 +192,38 @@ def _on_the_way(watch: Watch, found: Conclusion) -> Iterator[RenderableType]:
             yield _line("", f"  {text.engine(limited.key)}: {limited.text}", look="")
 
 
+def _never_read(watch: Watch) -> Iterator[RenderableType]:
+    """What to do about a server that gave no page that could be read, which makes all else unknown."""
+    row = BY_ID["signals_missing" if watch.state.failure in REACHABLE else "target_down"]
+    yield Text()
+    yield _indented("Likely causes:", look="bold")
+    yield _listed(["-"] * len(row.causes), row.causes)
+    yield _indented("What to do, in this order:", look="bold")
+    yield _listed([f"{i}." for i, _ in enumerate(row.actions, 1)], [one.text for one in row.actions])
+
+
 def _numbers(watch: Watch) -> Iterator[RenderableType]:
     """Time per regime, the key numbers of each engine in a column of its own, and the GPUs."""
     engines = list((watch.good or watch.state).engines.values())
     yield Text()
     yield _line("", f"Time per regime: {text.shares(watch.regimes())}", look="")
+    for regime in text.longest(watch.regimes()):
+        yield _indented(f"{regime}: {MEANING[Regime(regime)]}", look="dim")
     if engines:
-        table = _table("", *(shown(f"{text.engine(one.key)}, now {one.regime}") for one in engines))
+        yield Text()
+        models = len({one.key.model_name for one in engines}) > 1
+        table = _table("", *(shown(_named(one, models=models)) for one in engines))
+        table.add_row("regime now", *(str(one.regime) for one in engines))
         for row in zip(*(list(_told(report.engine(one))) for one in engines), strict=True):
             table.add_row(row[0][0], *(shown(value) for _, value in row))
         yield table
     for gpu in report.gpus(watch.state)["gpus"]:
         yield _line("", f"GPU {gpu['gpu']:<22} {_activity(gpu)}", look="")
+
+
+def _named(one: EngineState, *, models: bool) -> str:
+    """An engine within its server; with its model where there are several."""
+    return " ".join((*((one.key.model_name,) if models else ()), "engine", one.key.engine))
 
 
 def _activity(gpu: Mapping[str, Any]) -> str:

@@ -15,6 +15,8 @@ from kvwatch.settings.plain import escaped
 _WIDTH = 100
 _SHOWN = 4
 """Numbers of the evidence that fit on a line."""
+_MENTIONED = 0.005
+"""A smaller share of the time is not told of."""
 
 
 def clock(seconds: float) -> str:
@@ -91,8 +93,15 @@ def shares(regimes: Mapping[str, float]) -> str:
     total = sum(regimes.values())
     if not total:
         return "nothing was watched long enough to tell"
-    longest = sorted(((n, s) for n, s in regimes.items() if s >= 0.005 * total), key=lambda item: -item[1])
-    return ", ".join(f"{name} {seconds / total:.0%} ({clock(seconds)})" for name, seconds in longest)
+    return ", ".join(
+        f"{name} {regimes[name] / total:.0%} ({clock(regimes[name])})" for name in longest(regimes)
+    )
+
+
+def longest(regimes: Mapping[str, float]) -> list[str]:
+    """The regimes that lasted long enough to be told of, longest first."""
+    enough = _MENTIONED * sum(regimes.values())
+    return sorted((name for name, some in regimes.items() if some >= enough), key=lambda name: -regimes[name])
 
 
 def wrapped(text: str, indent: str) -> list[str]:

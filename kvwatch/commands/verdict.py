@@ -17,8 +17,8 @@ from kvwatch.core.signals import CORE
 from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import EngineState, State
 
-#: What is pending while a server does not answer.
-_DOWN = frozenset({"target_down", "startup_kv_failure"})
+#: What is pending while a server does not answer, or not as a vLLM.
+_DOWN = frozenset({"target_down", "startup_kv_failure", "signals_missing"})
 ENOUGH_S = 10.0
 """Less than this says nothing: a request may be longer."""
 _HALF = 0.5
@@ -164,8 +164,10 @@ def _needed(state: State, symptom: str) -> float | None:
 def _unreadable(state: State) -> str:
     if state.up:
         return ""
-    detail = f"{state.error.kind}: {state.error.detail}" if state.error else "it was not scraped"
-    return f"the server could not be read ({detail})"
+    if state.error is None:
+        return "the server could not be read (it was not scraped)"
+    kind, detail = str(state.error.kind).replace("_", " "), state.error.detail
+    return f"the server could not be read ({kind}: {detail})"
 
 
 def _unserved(state: State) -> str:

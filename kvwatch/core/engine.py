@@ -40,14 +40,15 @@ def raw_counters(engine: Snapshot, server: Snapshot) -> dict[str, float]:
     return found
 
 
-def fresh(engine: EngineState, now: float) -> EngineState:
-    """An engine whose history ended: what it was does not count for the new process."""
+def fresh(engine: EngineState, now: float, keep_s: float) -> EngineState:
+    """An engine whose history ended: what it was does not count for the new process, and is kept to be shown."""
     old = engine.snapshot
     return replace(
         engine,
         snapshot=Snapshot(engine.key, generation=old.generation, features=old.features),
         windows=Windows(),
         integrals=History(),
+        past=engine.past.ended(engine.windows, keep_s),
         climbs={},
         raw_ladders={},
         climbed_ladders={},
@@ -178,6 +179,7 @@ def answered_engine(
             samples=engine.windows.samples.append(sample, state.policy.history_s),
         ),
         integrals=integrated(engine.integrals, sample),
+        past=engine.past.kept(now - state.policy.history_s),
     )
 
 

@@ -135,7 +135,7 @@ def _answered(state: State, page: Page, scrape: Scrape | Logged, now: float) -> 
             events.append(Event(now, scrape.wall, "engine_appeared", key))
             engine = EngineState(key, on_page, Regime.UNKNOWN, now, now)
         elif other:
-            engine = fresh(engine, now)
+            engine = fresh(engine, now, state.policy.history_s)
         snapshot = completed(on_page, engine.snapshot) if partial else on_page
         counters = raw[key]
         engine = answered_engine(engine, snapshot, counters, state, interval_s=scrape.interval_s, now=now)

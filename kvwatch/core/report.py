@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvwatch.core.findings import Finding, findings
 from kvwatch.core.lifecycle import Lifecycle
@@ -222,6 +222,8 @@ NOTHING = "–"
 
 
 _LIMIT = "threshold_"
+_WINDOW = "window_seconds"
+"""Over what was looked: held against nothing."""
 
 
 def parted(evidence: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -231,6 +233,32 @@ def parted(evidence: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
     judged = {name: value for name, value in found.items() if not name.startswith(_LIMIT)}
     limits = {name.removeprefix(_LIMIT): value for name, value in found.items() if name.startswith(_LIMIT)}
     return judged, limits
+
+
+class Fact(NamedTuple):
+    """A number of the evidence and what it was held against, each with its name; None where one of them is missing.
+
+    `title` is the name that says what it is.
+    """
+
+    title: str
+    judged: tuple[str, Any] | None
+    limit: tuple[str, Any] | None
+
+
+def facts(evidence: Mapping[str, Any]) -> list[Fact]:
+    """The numbers that were judged, each with its threshold: that of the same name, else the only one that its name
+    ends in; thresholds of which that can't be told come last."""
+    judged, limits = parted(evidence)
+    against = {name: name for name in limits if name in judged}
+    for name in limits.keys() - against.keys():
+        ends = [one for one in judged if one.endswith(f"_{name}") and one not in {*limits, _WINDOW}]
+        if len(ends) == 1:
+            against[name] = ends[0]
+    held = {one: (_LIMIT + name, limits[name]) for name, one in against.items()}
+    return [Fact(name, (name, value), held.get(name)) for name, value in judged.items()] + [
+        Fact(name, None, (_LIMIT + name, value)) for name, value in limits.items() if name not in against
+    ]
 
 
 def fact(name: str, value: Any) -> str:

@@ -11,6 +11,7 @@ from kvwatch.core.integrals import Integral
 from kvwatch.core.lifecycle import Lifecycle, Stage
 from kvwatch.core.normalise import Interpreter
 from kvwatch.core.outcome import Facts, Failure, ScrapeError
+from kvwatch.core.past import Past
 from kvwatch.core.policy import Policy
 from kvwatch.core.regimes import Regime
 from kvwatch.core.snapshot import EngineKey, Histogram, Snapshot
@@ -80,6 +81,7 @@ class EngineState:
     seen_at: float
     windows: Windows = field(default_factory=Windows)
     integrals: History[Integral] = field(default_factory=History)
+    past: Past = field(default_factory=Past)
     climbs: Mapping[str, Climb] = field(default_factory=dict)
     raw_ladders: Mapping[str, Histogram] = field(default_factory=dict)
     climbed_ladders: Mapping[str, Histogram] = field(default_factory=dict)

@@ -54,11 +54,12 @@ class History(Generic[T]):
         chunks, tail = self.chunks, (*self.tail, row)
         if len(tail) >= _CHUNK:
             chunks, tail = (*chunks, tail), ()
-        old = row.t - keep_s
-        drop = 0
-        while drop < len(chunks) - 1 and chunks[drop + 1][0].t <= old:
-            drop += 1
-        return History(chunks[drop:] if drop else chunks, tail)
+        return History(_kept(chunks, row.t - keep_s), tail)
+
+    def kept(self, start: float) -> History[T]:
+        """Without what is wholly older than `start`, as far as whole chunks are."""
+        last = self.last
+        return History() if last is None or last.t < start else History(_kept(self.chunks, start), self.tail)
 
     def __len__(self) -> int:
         return sum(map(len, self.chunks)) + len(self.tail)
@@ -81,6 +82,14 @@ class History(Generic[T]):
                 if chunk[0].t <= start:
                     break
         return cut([row for part in reversed(parts) for row in part], start)
+
+
+def _kept(chunks: tuple[tuple[T, ...], ...], start: float) -> tuple[tuple[T, ...], ...]:
+    """The chunks but those at whose end another begins that still holds at `start`."""
+    drop = 0
+    while drop < len(chunks) - 1 and chunks[drop + 1][0].t <= start:
+        drop += 1
+    return chunks[drop:] if drop else chunks
 
 
 def cut(rows: list[T], start: float) -> list[T]:

@@ -195,12 +195,14 @@ class EngineHistory(Identity):
     columns: dict[str, list[float | str | None]]
     latencies: dict[str, list[float | None]] = Field(
         description="quantiles of the time to first token over the minute before each `at`, seconds; as far back as"
-        " its histograms are kept (five minutes), null where too few requests had their first token"
+        " its histograms are kept (five minutes, and those before a restart of vLLM), null where too few requests had"
+        " their first token"
     )
 
 
 class HistoryAnswer(BaseModel):
-    """Samples at full resolution. Counters are increases since kvwatch first saw the engine, resets taken out."""
+    """Samples at full resolution. Counters are increases since kvwatch first saw the engine, resets taken out: they
+    stand still across a restart of vLLM (`/api/v1/events` tells when one was), as across a gap."""
 
     at: float
     seconds: float

@@ -13,12 +13,14 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
 from kvwatch import __version__
+from kvwatch.core.snapshot import EngineKey
 from kvwatch.sidecar import answers, views
 from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.exporting import Exporter
 from kvwatch.sidecar.front import Front, Gate
 from kvwatch.sidecar.page import assets
 from kvwatch.sidecar.page.document import Pages
+from kvwatch.sidecar.page.words import ENGINE
 from kvwatch.sidecar.store import Store
 
 _MOST_SECONDS = 86_400.0
@@ -52,6 +54,14 @@ def _add_page(app: FastAPI, store: Store, clock: Clock) -> None:
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def landing() -> HTMLResponse:
         return HTMLResponse(await pages.page(), headers={"Content-Security-Policy": assets.POLICY})
+
+    @app.get(ENGINE, response_class=HTMLResponse, include_in_schema=False)
+    async def engine(target: str, model_name: str = "", engine: str = "") -> HTMLResponse:
+        try:
+            page = await pages.page(EngineKey(target, model_name, engine))
+        except KeyError:
+            raise HTTPException(404, "no such engine is watched; / lists those that are") from None
+        return HTMLResponse(page, headers={"Content-Security-Policy": assets.POLICY})
 
     @app.get("/static/{name}", include_in_schema=False)
     async def static(name: str) -> Response:
@@ -118,6 +128,7 @@ def _add_api(app: FastAPI, store: Store, clock: Clock) -> None:
         "/api/v1/history", response_model=answers.HistoryAnswer, responses={404: {"model": answers.Failed}}
     )
     async def history(
+        *,
         target: Annotated[
             str | None, Query(description="only this target, by its name in the settings; default: all")
         ] = None,
@@ -133,6 +144,14 @@ def _add_api(app: FastAPI, store: Store, clock: Clock) -> None:
                 gt=0, le=_MOST_SECONDS, description="how far back, in seconds; at most what is kept (history)"
             ),
         ] = 600.0,
+        latency_seconds: Annotated[
+            float | None,
+            Query(
+                gt=0,
+                le=_MOST_SECONDS,
+                description="how far back latencies go, in seconds; default: as `seconds`",
+            ),
+        ] = None,
         columns: Annotated[
             str | None,
             Query(description="only these columns, by their names with commas between; default: all"),
@@ -147,6 +166,7 @@ def _add_api(app: FastAPI, store: Store, clock: Clock) -> None:
                 store,
                 clock,
                 seconds=seconds,
+                latency_seconds=latency_seconds,
                 target=target,
                 model_name=model_name,
                 engine=engine,

@@ -4,6 +4,7 @@ first saw the engine."""
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 
 from kvwatch.core import report
 from kvwatch.core.derive import MINUTE
@@ -24,20 +25,24 @@ def latencies(state: State, engine: EngineState, seconds: float) -> dict[str, li
     offset = report.offset(state)
     if state.now is None or offset is None:
         return found
-    ladders = engine.windows.ladders.rows()
+    for life in (*engine.past.ladders, engine.windows.ladders):
+        for before, after in _points(life.rows(), state.now - seconds):
+            found["at"].append(round(after.t + offset, 3))
+            for name, value in _quantiles(before, after).items():
+                found[name].append(value)
+    return found
+
+
+def _points(ladders: Sequence[Ladders], start: float) -> Iterator[tuple[Ladders, Ladders]]:
+    """The histograms of one process that are told, each with that of a minute before it."""
     times = [row.t for row in ladders]
     last = float("-inf")
     for newest, row in enumerate(ladders):
-        if row.t < state.now - seconds or row.t - last < _APART_S:
-            continue
         oldest = max(bisect_right(times, row.t - MINUTE) - 1, 0)
-        if newest == oldest:
+        if row.t < start or row.t - last < _APART_S or newest == oldest:
             continue
         last = row.t
-        found["at"].append(round(row.t + offset, 3))
-        for name, value in _quantiles(ladders[oldest], row).items():
-            found[name].append(value)
-    return found
+        yield ladders[oldest], row
 
 
 def _quantiles(before: Ladders, after: Ladders) -> dict[str, float | None]:

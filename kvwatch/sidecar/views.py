@@ -113,12 +113,14 @@ def history(
     clock: Clock,
     *,
     seconds: float,
+    latency_seconds: float | None = None,
     target: str | None = None,
     model_name: str | None = None,
     engine: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """The samples of the engines and the columns asked for. `UnknownName` if a name fits none."""
+    """The samples of the engines and the columns asked for, and latencies as far back as `latency_seconds`, else as
+    those. `UnknownName` if a name fits none."""
     states = store.states()
     for one in columns or ():
         if one not in UNITS:
@@ -137,7 +139,10 @@ def history(
         engines = [(s, e) for s, e in engines if getattr(e.key, what) == asked]
     found = [
         report.identity(e.key)
-        | {"columns": _columns(s, e, seconds, units), "latencies": latencies(s, e, seconds)}
+        | {
+            "columns": _columns(s, e, seconds, units),
+            "latencies": latencies(s, e, latency_seconds or seconds),
+        }
         for s, e in engines
     ]
     return _clean({"at": clock.wall(), "seconds": seconds, "units": units, "engines": found})
@@ -154,8 +159,7 @@ def _columns(
     offset = report.offset(one)
     if one.now is None or offset is None:
         return {name: [] for name in wanted}
-    start = one.now - seconds
-    rows = [row for row in engine.windows.samples.since(start) if row.t >= start]
+    rows = engine.past.with_now(engine.windows, one.now - seconds)
     return {name: _column(name, rows, offset) for name in wanted}
 
 

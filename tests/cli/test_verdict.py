@@ -172,6 +172,46 @@ def test_a_server_that_was_down_for_most_of_it_is_not_fine() -> None:
     assert conclude(watched(RESTART, 41, 10)).why.startswith("the server could not be read (refused: ")
 
 
+def test_what_is_no_vllm_is_unknown_and_says_what_to_look_at(capsys: pytest.CaptureFixture[str]) -> None:
+    watch = Watch("vllm", Policy())
+    for second in range(7):  # then it is given up
+        watch.take(Scrape(b"# TYPE node_load1 gauge\nnode_load1 0.5\n", second), 1000.0 + second)
+    found = conclude(watch)
+    assert (found.word, found.code) == ("unknown", 2)
+    assert found.why.startswith("the server could not be read (not vllm: the answer is 200 ")
+    draw(report_of(watch, "gpu1:9100", found))
+    said = capsys.readouterr().out
+    assert "- the address is not vLLM's /metrics\n" in said
+    assert "Pending" not in said
+    assert "Could not be told" not in said
+
+
+def test_nothing_there_says_what_to_look_at(capsys: pytest.CaptureFixture[str]) -> None:
+    watch = made(lambda _: None, seconds=6)
+    draw(report_of(watch, "gpu1:8000", conclude(watch)))
+    said = capsys.readouterr().out
+    assert said.startswith("Unknown: the server could not be read (refused: nobody)\n")
+    assert "- wrong address or port" in said
+    assert "1. look at the server's process and the last lines of its log\n" in said
+
+
+def test_what_two_engines_have_is_told_once_with_the_numbers_of_each(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    watch = made(Engine(lambda _: (0.99, 12, 20)), Engine(lambda _: (0.98, 13, 21), engine="1"), seconds=60)
+    found = conclude(watch)
+    first, second = (one["engine"] for one in watch.findings() if one["symptom"] == "kv_exhausted")
+    assert {first, second} == {"0", "1"}
+    draw(report_of(watch, "gpu1:8000", found))
+    said = capsys.readouterr().out
+    assert said.count("kv_exhausted on ") == said.count(f"kv_exhausted on vllm/tiny/{first}, ") == 1
+    assert said.count("What to do, in this order:") == len({one["symptom"] for one in watch.findings()})
+    others = said.partition("The same, and the same to do:\n")[2]
+    assert others.startswith(f"    vllm/tiny/{second}: ")
+    assert re.search(r"^ +engine 0 +engine 1$", said, re.MULTILINE)
+    assert re.search(r"^regime now +kv_limited +kv_limited$", said, re.MULTILINE)
+
+
 def test_unknown_for_most_of_it_says_what_is_missing() -> None:
     lacking = Server(running=1, without=frozenset({"num_requests_waiting"}))
     policy = Policy(disabled=frozenset({"signals_missing"}))
@@ -208,6 +248,8 @@ def test_what_is_wrong_comes_first_then_what_to_do_and_the_evidence(
         "Likely causes:",
         "Explained by kv_thrashing",
         "Time per regime: kv_limited",
+        "  kv_limited: requests wait for KV cache blocks\n",
+        "  idle: nothing runs, nothing waits\n",
         "none failed",
     ]
     places = [said.find(part) for part in parts]

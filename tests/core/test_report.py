@@ -212,3 +212,28 @@ def test_a_count_is_written_whole_for_people_and_for_machines(value: int) -> Non
 )
 def test_a_number_for_machines(value: float, text: str) -> None:
     assert report.plain(value) == text
+
+
+def test_each_number_of_the_evidence_stands_beside_what_it_was_held_against() -> None:
+    evidence = {
+        "failing_seconds": 44.0,
+        "failing_share": 0.5,
+        "preemptions": 14,
+        "window_seconds": 120.0,
+        "threshold_seconds": 30.0,
+        "threshold_share": 0.8,
+        "threshold_preemptions": 3,
+        "threshold_times": 4,
+    }
+    assert report.facts(evidence) == [
+        ("failing_seconds", ("failing_seconds", 44.0), ("threshold_seconds", 30.0)),
+        ("failing_share", ("failing_share", 0.5), ("threshold_share", 0.8)),
+        ("preemptions", ("preemptions", 14), ("threshold_preemptions", 3)),
+        ("window_seconds", ("window_seconds", 120.0), None),
+        ("times", None, ("threshold_times", 4)),
+    ]
+
+
+def test_a_threshold_that_may_be_of_two_numbers_is_held_against_neither() -> None:
+    evidence = {"full_seconds": 9.0, "waiting_seconds": 8.0, "threshold_seconds": 30.0}
+    assert [one.limit for one in report.facts(evidence)] == [None, None, ("threshold_seconds", 30.0)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from tests.waiting import until
 SATURATED = "0.32.0--c-kv-saturation.jsonl.gz"
 TWO_ENGINES = "0.32.0--j-data-parallel-2.jsonl.gz"
 HEALTHY = "0.32.0--b-healthy.jsonl.gz"
+_OF_AN_ENGINE = b'engine="0"'
 
 
 @dataclass
@@ -72,3 +74,22 @@ class Served:
 def saturated(served: Served, upto: int = 70) -> None:
     """A real server in the middle of its saturation."""
     served.play(pages(SATURATED)[:upto])
+
+
+def again(bodies: list[bytes]) -> list[bytes]:
+    """The pages as those of another process of the same server."""
+    return [re.sub(rb"(process_start_time_seconds) \S+", rb"\1 1.9e9", body) for body in bodies]
+
+
+def ranks(count: int, sick: int) -> list[bytes]:
+    """A server of so many data-parallel engines, of which one is in saturation and the others have little to do."""
+    found = []
+    for ill, well in zip(pages(SATURATED)[:72], pages(HEALTHY), strict=False):
+        whole = [line for line in ill.splitlines() if _OF_AN_ENGINE not in line]
+        own = [line for line in ill.splitlines() if _OF_AN_ENGINE in line]
+        other = [line for line in well.splitlines() if _OF_AN_ENGINE in line]
+        for rank in range(count):
+            name = b'engine="%d"' % rank
+            whole += [line.replace(_OF_AN_ENGINE, name) for line in (own if rank == sick else other)]
+        found.append(b"\n".join(whole) + b"\n")
+    return found

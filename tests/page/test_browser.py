@@ -12,7 +12,7 @@ from kvwatch.core.findings import findings
 from kvwatch.core.report import spoken
 from kvwatch.sidecar.page import style
 from tests.page.conftest import NARROW, WIDE, Opens
-from tests.page.served import HEALTHY, SATURATED, TWO_ENGINES, Served, saturated
+from tests.page.served import HEALTHY, SATURATED, TWO_ENGINES, Served, again, ranks, saturated
 from tests.sidecar.loopback import pages
 
 SERIOUS = {"serious", "critical"}
@@ -59,7 +59,7 @@ def test_a_saturated_server_is_told_whole(served: Served, opened: Opens) -> None
     for cause in first.symptom.causes:
         expect(article).to_contain_text(cause)
     for name, value in first.evidence.items():
-        expect(article.locator(".facts")).to_contain_text(f"{name} {spoken(name, value)}")
+        expect(article.locator(".facts")).to_contain_text(f"{spoken(name, value)} {name}")
     for other in rest:
         expect(wrong.get_by_role("article", name=other.symptom.title)).to_contain_text("act on that first")
     engine = page.locator("details.engine")
@@ -145,6 +145,154 @@ def test_a_server_that_is_down_has_no_numbers_but_its_history(served: Served, op
     expect(page.get_by_role("img", name="Regimes of the last")).to_have_accessible_name(
         "Regimes of the last 2 min: kv_limited 44 s, flowing 20 s, idle 6 s"
     )
+
+
+CHARTS = ("usage", "queue", "preemptions", "hits", "ttft")
+
+
+def drawings(page: Page) -> dict[str, str]:
+    """Every chart of the one engine as its pixels, once what came last is drawn."""
+    refreshed(page)
+    page.wait_for_timeout(300)
+    script = "name => document.querySelector(`[data-chart=${name}] canvas`).toDataURL()"
+    return {name: page.evaluate(script, name) for name in CHARTS}
+
+
+def coloured(page: Page, chart: str, ago: tuple[float, float]) -> int:
+    """How many pixels between two moments, seconds ago, are of the colours of lines."""
+    script = """([name, from, to]) => {
+      const holder = document.querySelector(`[data-chart=${name}]`);
+      const span = Number(holder.closest(".charts").dataset.span);
+      const canvas = holder.querySelector("canvas"), over = holder.querySelector(".u-over");
+      const scale = canvas.width / canvas.clientWidth;
+      const x = (ago) => Math.round(scale * (over.offsetLeft + over.clientWidth * (1 - ago / span)));
+      const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", { willReadFrequently: true });
+      copy.drawImage(canvas, 0, 0);
+      const { data } = copy.getImageData(x(from), 0, x(to) - x(from), canvas.height);
+      const seen = [];
+      for (let i = 0; i < data.length; i += 4) seen.push(data.slice(i, i + 3).join());
+      return seen;
+    }"""
+    light = {",".join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5)) for c, _ in style.LINES.values()}
+    return sum(pixel in light for pixel in page.evaluate(script, [chart, *ago]))
+
+
+def test_a_restart_is_seen_with_what_was_before_it_on_an_open_page_as_on_a_new_one(
+    served: Served, opened: Opens
+) -> None:
+    """Saturated for 70 s, gone for 20 s, another process for 70 s: no line between the two."""
+    saturated(served)
+    page = opened()
+    page.evaluate("window.left = 'open'")
+    served.fail(20)
+    refreshed(page)
+    served.play(again(pages(SATURATED)[:70]))
+    left_open = drawings(page)
+    words = page.locator("details.engine").inner_text()
+    assert page.evaluate("window.left") == "open"
+    page.reload()
+    page.locator("#live", has_text="Live").wait_for()
+    assert drawings(page) == left_open
+    assert page.locator("details.engine").inner_text() == words
+    assert "vLLM restarted 69 s ago" in words
+    expect(page.get_by_role("img", name="Regimes of the last")).to_have_accessible_name(
+        "Regimes of the last 3 min: kv_limited 87 s, flowing 40 s, idle 12 s; vLLM restarted 69 s ago"
+    )
+    for chart in ("usage", "queue", "preemptions", "ttft"):
+        before, between, after = (coloured(page, chart, ago) for ago in ((158, 92), (87, 70.5), (68, 0)))
+        assert before, chart
+        assert not between, chart
+        assert after, chart
+    expect(page.get_by_role("region", name="What happened")).to_contain_text("restart")
+
+
+def test_no_rate_is_drawn_across_a_restart_that_left_no_gap(opened: Opens) -> None:
+    """What the old process counted before its end and the new one since its start have nothing between them."""
+    page = opened()
+    script = """async () => {
+      const { increases, shares } = await import("/static/charts.js");
+      const begun = new Set([3]);
+      return [
+        increases([0, 2, 5, 5, 6], begun),
+        shares([0, 1, 2, 3, 4], [0, 1, 2, 2, 2], [0, 2, 4, 4, 6], begun),
+        shares([0, 1, 2, 3, 4], [0, 1, 2, 2, 2], [0, 2, 4, 4, 6], new Set()),
+      ];
+    }"""
+    increased, shared, unparted = page.evaluate(script)
+    assert increased == [None, 2, 3, None, 1]
+    assert shared == [None, 0.5, 0.5, None, 0]
+    assert unparted[4] == pytest.approx(1 / 3)
+
+
+def test_a_page_that_was_not_looked_at_misses_nothing_afterwards(served: Served, opened: Opens) -> None:
+    """While it is paused, as in a tab behind others, time goes on; then its charts are those of a new page."""
+    recorded = pages(SATURATED)
+    served.play(recorded[:20])
+    page = opened()
+    page.get_by_role("button", name="Pause").click()
+    served.play(recorded[20:90])
+    page.get_by_role("button", name="Go on").click()
+    page.locator("#live span", has_text="Live").wait_for()
+    seen = drawings(page)
+    page.reload()
+    page.locator("#live", has_text="Live").wait_for()
+    assert drawings(page) == seen
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_of_sixteen_engines_the_sick_one_is_found_by_the_keyboard(
+    served: Served, opened: Opens, size: tuple[int, int]
+) -> None:
+    played = ranks(16, sick=13)
+    served.play(played[:70])
+    page = opened(size)
+    focus = "document.activeElement.textContent.trim()"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # to what is wrong
+    page.keyboard.press("Tab")
+    assert page.evaluate(focus) == "vllm / tiny-llama / 13"  # of the first finding
+    rows = page.locator("table.engines tbody tr")
+    expect(rows).to_have_count(16)
+    ill = rows.filter(has_text="kv_thrashing")
+    expect(ill).to_have_count(1)
+    expect(ill.locator("[data-name=engine]")).to_have_text("13")
+    well = rows.nth(15).get_by_role("link", name="tiny-llama, engine 15")
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.getAttribute('aria-label')") == "tiny-llama, engine 15":
+            break
+    expect(well).to_be_focused()
+    page.keyboard.press("Enter")
+    page.locator("#live", has_text="Live").wait_for()
+    alone = page.locator("details.engine[open]")
+    expect(alone.get_by_role("heading", name="tiny-llama / engine 15")).to_be_visible()
+    expect(page.locator(".charts canvas")).to_have_count(len(CHARTS))
+    expect(page.locator("tr[aria-current=page] [data-name=engine]")).to_have_text("15")
+    expect(page.locator(".headline")).to_contain_text("No finding.")
+    assert drawn(page, "usage") == 1
+    page.get_by_role("link", name="kv_thrashing").click()
+    expect(page.get_by_role("article", name="Requests are preempted and computed again")).to_be_in_viewport()
+    page.get_by_role("article").first.get_by_role("link", name="vllm / tiny-llama / 13").click()
+    expect(page.locator("details.engine[open]")).to_contain_text("tiny-llama / engine 13")
+    served.play(played[70:])
+    expect(page.locator("details.engine")).to_contain_text("kv_limited 45 s")
+    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+    assert page.evaluate(CUT_OFF) == []
+    assert [one for one in faults_of(page) if one.split()[0] in SERIOUS] == []
+    page.get_by_role("link", name="All engines").click()
+    expect(rows).to_have_count(16)
+
+
+def test_an_engine_that_went_away_is_said_on_its_page(served: Served, chromium: Browser) -> None:
+    served.play(ranks(2, sick=1)[:70])
+    page = chromium.new_page()
+    page.goto(served.url)
+    page.get_by_role("article").first.get_by_role("link", name="vllm / tiny-llama / 1").click()
+    page.locator("#live", has_text="Live").wait_for()
+    served.clock.time += 600  # as long as an engine that is not seen is kept
+    served.play(pages(HEALTHY)[:1])
+    expect(page.locator("#live .lost")).to_have_text("This engine is no longer there: what is below is old.")
+    page.close()
 
 
 def test_says_when_the_connection_is_lost_and_comes_back_by_itself(chromium: Browser) -> None:
@@ -244,7 +392,7 @@ def test_motion_only_where_the_reader_wants_some(served: Served, opened: Opens) 
 
 CUT_OFF = """[...document.querySelectorAll('td, dd, li, p, figcaption')].filter(
   (one) => one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).display !== "inline"
-    && !one.closest(".scroll, .u-legend")).map((one) => one.outerHTML)"""
+    && !one.closest(".scroll, .u-legend, .unseen")).map((one) => one.outerHTML)"""
 
 
 def everything(served: Served) -> None:

@@ -38,6 +38,7 @@ from kvwatch.core.outcome import Failure, Scrape, ScrapeError
 from kvwatch.core.pipeline import advance, next_pace
 from kvwatch.core.regimes import Regime
 from kvwatch.core.report import duration, spoken
+from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import State, Transition, initial
 from kvwatch.core.symptoms import SYMPTOMS, Verdict
 from kvwatch.sidecar import answers
@@ -512,6 +513,54 @@ def test_history_tells_how_late_first_tokens_came() -> None:
     assert known[-1][1] > 5  # in the middle of the saturation
 
 
+def restarted() -> Store:
+    """A server in saturation that is another process after 70 s, and saturated again."""
+    state = initial("vllm")
+    before = pages(SATURATED)[:70]
+    after = [re.sub(rb"(process_start_time_seconds) \S+", rb"\1 1.9e9", page) for page in before]
+    for n, body in enumerate([*before, *after]):
+        state, _ = advance(state, Scrape(body, 1.7e9 + n), 1000.0 + n)
+    assert state.restarts == 1
+    store = Store()
+    store.publish(state)
+    return store
+
+
+def test_history_goes_back_beyond_a_restart_and_counts_nothing_across_it() -> None:
+    told = data(app_of(restarted()), "/api/v1/history")
+    (engine,) = told["engines"]
+    columns = engine["columns"]
+    assert columns["at"] == [pytest.approx(1.7e9 + n) for n in range(140)]
+    assert columns["requests_waiting"][:70] == columns["requests_waiting"][70:]
+    counted = columns["preemptions_total"]
+    assert all(after >= before for before, after in pairwise(counted))
+    assert counted[69] == counted[70] > 0
+    assert counted[139] - counted[70] == counted[69] - counted[0]
+    at = engine["latencies"]["at"]
+    assert min(at) < 1.7e9 + 70 < max(at)
+    p95 = engine["latencies"]["time_to_first_token_p95_seconds"]
+    assert p95[: len(p95) // 2] == p95[len(p95) // 2 :]
+
+
+def test_latencies_go_as_far_back_as_asked() -> None:
+    app = app_of(restarted())
+    (whole,) = data(app, "/api/v1/history?latency_seconds=600&seconds=5")["engines"]
+    assert len(whole["columns"]["at"]) == 6
+    assert whole["latencies"] == data(app, "/api/v1/history")["engines"][0]["latencies"]
+    (short,) = data(app, "/api/v1/history?seconds=5")["engines"]
+    assert len(short["latencies"]["at"]) <= 1
+
+
+def test_the_page_tells_of_a_restart_with_what_was_before_it() -> None:
+    page = ask(app_of(restarted()), "/").text
+    assert "vLLM restarted 69 s ago" in page
+    assert page.count('<line class="restart"') == 1
+    assert "1 to 2 min ago, vLLM restarted" in page
+    told = re.search(r'data-since="(\S+)" data-restarts="(\S+)"', page)
+    assert told
+    assert [float(at) for at in told.groups()] == [pytest.approx(1.7e9), pytest.approx(1.7e9 + 70)]
+
+
 def test_history_of_all_engines_or_of_those_asked_for() -> None:
     app = app_of(store_of(TWO_ENGINES, SATURATED))
     assert len(data(app, "/api/v1/history")["engines"]) == 3
@@ -617,7 +666,10 @@ def test_the_description_is_for_users_and_says_what_every_parameter_is() -> None
     assert all(f"`{path}`" in words for path in (*JSON_ROUTES[:4], "/metrics"))
     assert "kvwatch.core" not in words
     parameters = told["paths"]["/api/v1/history"]["get"]["parameters"]
-    assert [one["name"] for one in parameters] == ["target", "model_name", "engine", "seconds", "columns"]
+    assert [one["name"] for one in parameters] == [
+        *("target", "model_name", "engine"),
+        *("seconds", "latency_seconds", "columns"),
+    ]
     assert all(one["description"] for one in parameters)
     life = told["components"]["schemas"]["Lifecycle"]["properties"]
     assert "unix seconds" in life["since_at"]["description"]
@@ -842,10 +894,12 @@ def heads_of(store: Store) -> list[str]:
 
 def test_the_page_shows_usage_and_queue_before_the_score() -> None:
     assert heads_of(saturated()) == [
-        *("model", "engine", "regime", "KV usage", "running", "waiting", "KV demand", "pressure score"),
+        *("model", "engine", "regime", "finding"),
+        *("KV usage", "running", "waiting", "KV demand", "pressure score"),
     ]
-    ((model, engine, regime, usage, running, waiting, demand, score),) = rows_of(saturated())
+    ((model, engine, regime, finding, usage, running, waiting, demand, score),) = rows_of(saturated())
     assert (model, engine, regime) == ("tiny-llama", "0", "kv_limited")
+    assert finding == "kv_thrashing and 2 more"
     assert usage.endswith(" %")
     assert all(float(number) > 0 for number in (running, waiting, demand, score))
 
@@ -856,7 +910,7 @@ def test_on_a_narrow_screen_each_number_has_its_columns_name_before_it() -> None
 
 
 def test_the_page_shows_no_number_of_a_server_that_does_not_answer() -> None:
-    ((*_, regime, usage, running, waiting, demand, score),) = rows_of(while_down())
+    ((*_, regime, _, usage, running, waiting, demand, score),) = rows_of(while_down())
     assert {usage, running, waiting, demand, score} == {"–"}
     assert "not scraped for 40 s" in regime
 
@@ -867,7 +921,7 @@ def test_the_page_shows_no_number_of_an_engine_that_is_not_on_the_newest_page() 
     body = pages(SATURATED)[69].replace(b'engine="0"', b'engine="1"')
     store.publish(*advance(state, Scrape(body, 1.7e9), (state.now or 0.0) + 7))
     gone, there = rows_of(store)
-    assert gone[3:] == ["–"] * 5
+    assert gone[4:] == ["–"] * 5
     assert "not scraped for 7 s" in gone[2]
     assert "–" not in there
 
@@ -877,7 +931,7 @@ def test_the_page_shows_causes_and_values_in_words() -> None:
     words = words_of(store)
     for found in data(app_of(store), "/api/v1/findings")["findings"]:
         assert all(cause in words for cause in found["causes"])
-        assert all(f"{name} {spoken(name, value)}" in words for name, value in found["evidence"].items())
+        assert all(f"{spoken(name, value)} {name}" in words for name, value in found["evidence"].items())
     assert not re.search(r"\d(\.\d+)?e[+-]\d", words)
     assert "reading the whole page" in words
 
@@ -962,8 +1016,8 @@ def test_every_regime_has_a_colour_of_its_own() -> None:
 
 
 def test_every_link_of_the_page_leads_somewhere() -> None:
-    app = app_of(before_the_first_scrape())
-    for store in (before_the_first_scrape(), saturated()):
+    for store in (before_the_first_scrape(), saturated(), many_engines(16)):
+        app = app_of(store)
         tags = page_of(store)
         links = [str(attributes["href"]) for tag, attributes in tags.seen if tag == "a"]
         ids = {f"#{attributes['id']}" for _, attributes in tags.seen if "id" in attributes}
@@ -1009,13 +1063,34 @@ def test_the_page_of_very_many_engines_is_short_and_holds_up_nobody() -> None:
     assert turns > 8  # others had their turn between the pieces
 
 
+@pytest.mark.parametrize("engine", [3, 12])
+def test_an_engine_has_a_page_of_its_own(engine: int) -> None:
+    store = many_engines(16)
+    app = app_of(store)
+    page = ask(app, f"/engine?target=vllm&model_name=tiny-llama&engine={engine}")
+    assert page.headers["content-security-policy"] == assets.POLICY
+    assert re.findall(r'<details class="engine" id="engine-vllm-tiny_2dllama-(\d+)" open>', page.text) == [
+        str(engine)
+    ]
+    assert re.findall(
+        r'<tr aria-current="page"><td data-name="model">.*?<td data-name="engine">(\d+)</td>', page.text
+    ) == [str(engine)]
+
+
+def test_the_page_of_an_engine_that_is_not_there_is_one_line() -> None:
+    for asked in ("target=vllm&model_name=tiny-llama&engine=16", "target=other", "target=vllm"):
+        answer = ask(app_of(many_engines(16)), f"/engine?{asked}")
+        assert answer.status_code == 404
+        assert answer.json() == {"error": "no such engine is watched; / lists those that are"}
+
+
 def test_many_who_look_cost_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     wrote: list[float] = []
     parts = document._parts
 
-    def counted(store: Store, now: float) -> Iterator[str]:
+    def counted(store: Store, now: float, of: EngineKey | None) -> Iterator[str]:
         wrote.append(now)
-        return parts(store, now)
+        return parts(store, now, of)
 
     monkeypatch.setattr(document, "_parts", counted)
     app = app_of(saturated())

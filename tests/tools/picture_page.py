@@ -14,7 +14,7 @@ from playwright.sync_api import sync_playwright
 from tests.page.served import Served, saturated
 
 PICTURES = Path(__file__).resolve().parents[1] / "pictures"
-SIZES = {"wide": (1200, 880), "narrow": (360, 780)}
+SIZES = {"wide": (1200, 858), "narrow": (360, 780)}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 _SECONDS = 98
 """Of the recording: its saturation has lasted a while."""

@@ -34,7 +34,7 @@ def details(state: State, one: EngineState, now: float, *, opened: bool) -> Iter
     yield f'<details class="engine" id="{id_}"{" open" if opened else ""}>'
     yield f"<summary><h3>{e(key.model_name)} / engine {e(key.engine)} <small>{e(one.regime)}</small></h3></summary>"
     yield f"<h4>Regimes, last {duration(found.span_s)}</h4>"
-    yield from ribbon(found.runs(), found.span_s)
+    yield from ribbon(found.runs(), found.span_s, [now - at for at in found.restarts])
     yield from _charts(state, one, found, now)
     yield '<div class="columns">'
     yield from _score(one, known=report.unseen(state, one, now) is None)
@@ -64,12 +64,16 @@ def _charts(state: State, one: EngineState, found: Lately, now: float) -> Iterat
 
     known = labelled(_TTFT, QUANTILES[0]) in one.derived.values and not gone
     first = ", ".join(map(ttft, QUANTILES)) if known else told(labelled(_TTFT, QUANTILES[0]), "")
+    # What the charts hold and do not ask for again: kvwatch tells how far it goes back, and where a line ends.
+    shift = report.offset(state) or 0.0
+    since = f"{found.rows[0].t + shift:.3f}" if found.rows else ""
+    restarts = " ".join(f"{at + shift:.3f}" for at in found.restarts)
     hits = told("prefix_cache_hit_ratio", percent(one.derived.get("prefix_cache_hit_ratio")))
     key = one.key
     yield (
         f'<div class="charts" data-target="{e(key.target)}" data-model="{e(key.model_name)}"'
         f' data-engine="{e(key.engine)}" data-full="{found.full:g}" data-gap="{found.gap_s:g}"'
-        f' data-span="{found.span_s:g}">'
+        f' data-span="{found.span_s:g}" data-since="{since}" data-restarts="{restarts}">'
     )
     for id_, title, words in (
         ("usage", "KV usage", found.usage()),
@@ -114,7 +118,8 @@ def _lengths(state: State, one: EngineState) -> Iterator[str]:
     most = (state.facts.max_model_len or {}).get(one.key.model_name) if state.facts else None
     longest = most or one.snapshot.config.max_model_len
     yield "<section><h4>Lengths of finished requests, last hour, tokens</h4>"
-    if labelled(TOTAL_LENGTH, QUANTILES[0]) not in derived.values:
+    known = labelled(TOTAL_LENGTH, QUANTILES[0]) in derived.values
+    if not known:
         yield f"<p>Not known: {e(derived.unknown.get(labelled(TOTAL_LENGTH, QUANTILES[0]), 'not scraped'))}.</p>"
     else:
         heads = "".join(f'<th scope="col">p{100 * q:g}</th>' for q in QUANTILES)
@@ -124,13 +129,14 @@ def _lengths(state: State, one: EngineState) -> Iterator[str]:
             values = [(labelled(name, q), derived.get(labelled(name, q))) for q in QUANTILES]
             cells = "".join(
                 f"<td>{'≥ ' if of in derived.at_least else ''}{number(value)}"
-                f"{bar(value / longest if value is not None and longest else None, 'length') if longest else ''}</td>"
+                f"{bar(value / longest if value is not None and longest else None, 'length')}</td>"
                 for of, value in values
             )
             yield f'<tr><th scope="row">{word}</th>{cells}</tr>'
         yield "</tbody></table></div>"
     if longest:
-        yield f"<p>The server takes requests of up to {number(longest)} tokens; the bars are shares of that.</p>"
+        bars = "; the bars are shares of that" if known else ""
+        yield f"<p>The server takes requests of up to {number(longest)} tokens{bars}.</p>"
     yield "</section>"
 
 

@@ -18,6 +18,7 @@ SHOWN_S = 600.0
 """How far back the charts go, seconds."""
 _GAP = 4.0
 """Intervals without a sample that make a gap."""
+RESTARTED = "vLLM restarted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class Run:
 class Lately:
     """The samples of one engine in the last `SHOWN_S`, oldest first, at `now` (monotonic seconds).
 
-    `gap_s` is from where on the time between two samples is a gap, in which nobody knows what was.
+    `gap_s` is from where on the time between two samples is a gap, in which nobody knows what was. `restarts` are
+    when another process of vLLM than before was first seen, the time of its first sample.
     """
 
     rows: Sequence[Sample]
@@ -45,6 +47,7 @@ class Lately:
     gap_s: float
     full: float
     """Usage from which the cache counts as full."""
+    restarts: Sequence[float] = ()
 
     @property
     def span_s(self) -> float:
@@ -54,13 +57,15 @@ class Lately:
         return min(max(ceil(seen / MINUTE), 1) * MINUTE, SHOWN_S)
 
     def runs(self) -> list[Run]:
-        """The regimes one after another. Each sample holds until the next; what is in a gap is left out."""
+        """The regimes one after another. Each sample holds until the next; what is in a gap is left out, and a
+        restart ends what was before it."""
         found: list[Run] = []
         ends = [row.t for row in self.rows[1:]] + [self.now]
         for row, end in zip(self.rows, ends, strict=False):
             held = end if end - row.t < self.gap_s else row.t + self.gap_s / _GAP
             start, stop = self.now - row.t, self.now - held
-            if found and found[-1].regime == row.regime and abs(found[-1].end - start) < 1e-6:
+            goes_on = found and found[-1].regime == row.regime and abs(found[-1].end - start) < 1e-6
+            if goes_on and row.t not in self.restarts:
                 found[-1] = Run(row.regime, found[-1].start, stop)
             else:
                 found.append(Run(row.regime, start, stop))
@@ -107,8 +112,10 @@ class Lately:
             seen += len(held)
             before = self.rows[max(len(self.rows) - seen - 1, 0)]
             regimes = [row.regime for row in held]
+            began = [at for at in self.restarts if int(max(self.now - at, 0.0) // MINUTE) == ago]
+            when = "the last minute" if ago == 0 else f"{ago} to {ago + 1} min ago"
             yield (
-                "the last minute" if ago == 0 else f"{ago} to {ago + 1} min ago",
+                f"{when}, {RESTARTED}" if began else when,
                 max(set(regimes), key=regimes.count),
                 _mean_of([row.usage for row in held], percent),
                 _mean_of([row.running for row in held], number),
@@ -120,8 +127,10 @@ class Lately:
 def lately(state: State, engine: EngineState, now: float) -> Lately:
     """The last minutes of one engine."""
     interval = state.last.interval_s if state.last else 1.0
-    rows = [row for row in engine.windows.samples.since(now - SHOWN_S) if row.t >= now - SHOWN_S]
-    return Lately(rows, now, _GAP * max(interval, 1.0), state.limits["regime.full_usage"])
+    rows = engine.past.with_now(engine.windows, now - SHOWN_S)
+    since = rows[0].t if rows else now
+    restarts = [one.t for one in state.events if one.kind == "restart" and one.t > since]
+    return Lately(rows, now, _GAP * max(interval, 1.0), state.limits["regime.full_usage"], restarts)
 
 
 def _mean_of(values: Sequence[float | None], word: Callable[[float], str]) -> str:

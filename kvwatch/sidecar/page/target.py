@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 
+from kvwatch.core.findings import Finding, findings
 from kvwatch.core.report import NOTHING, duration, gpus, unseen
+from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import EngineState, State
-from kvwatch.sidecar.page.words import e, ident, number, percent, since
+from kvwatch.sidecar.page.words import e, ident, link, number, percent, since
 
-_COLUMNS = ("model", "engine", "regime", "KV usage", "running", "waiting", "KV demand", "pressure score")
+_COLUMNS = (
+    *("model", "engine", "regime", "finding"),
+    *("KV usage", "running", "waiting", "KV demand", "pressure score"),
+)
 
 
-def target(state: State, now: float) -> Iterator[str]:
-    """The head of a server's section. `now` is monotonic."""
+def target(
+    state: State, now: float, *, unfolded: Collection[EngineKey] = (), shown: EngineKey | None = None
+) -> Iterator[str]:
+    """The head of a server's section. `now` is monotonic. The rows of engines that are `unfolded` below lead there,
+    others to a page of their own; `shown` is the engine whose page this is."""
     yield f"<h2>{e(state.target)}</h2>{_health(state, now)}"
     if state.engines:
         yield '<table class="engines"><thead><tr>'
         yield "".join(f'<th scope="col">{head}</th>' for head in _COLUMNS) + "</tr></thead><tbody>"
-        yield from (_row(engine, unseen(state, engine, now)) for engine in state.engines.values())
+        found: defaultdict[EngineKey, list[Finding]] = defaultdict(list)
+        for one in findings(state):
+            found[one.key].append(one)
+        for key, engine in state.engines.items():
+            label = e(key.model_name) or "(no name)"
+            whose = f"{label}, engine {e(key.engine)}"
+            there = link(key, label, whose, here=key in unfolded)
+            yield '<tr aria-current="page">' if key == shown else "<tr>"
+            worst = _worst(found[key], "" if shown in {None, key} else "/")
+            yield _row(engine, there, worst, unseen(state, engine, now))
         yield "</tbody></table>"
     yield from _gpus(state, now)
 
@@ -40,8 +58,8 @@ def _health(state: State, now: float) -> str:
     return f'<p class="good">Scraped <small>{e(ago + how + lost)}</small></p>'
 
 
-def _row(engine: EngineState, unseen_s: float | None) -> str:
-    """A row; of an engine that is not scraped now, none of its last numbers."""
+def _row(engine: EngineState, model: str, worst: str, unseen_s: float | None) -> str:
+    """The cells of a row; of an engine that is not scraped now, none of its last numbers."""
     value, derived = engine.snapshot.number, engine.derived.get
     cells: tuple[str, ...] = (
         percent(value("kv_cache_usage_ratio")),
@@ -54,14 +72,23 @@ def _row(engine: EngineState, unseen_s: float | None) -> str:
     if unseen_s is not None:
         cells = (NOTHING,) * len(cells)
         regime += f" <small>not scraped for {e(duration(unseen_s))}</small>"
-    model = f'<a href="#{ident("engine", *engine.key)}">{e(engine.key.model_name) or "(no name)"}</a>'
-    words = (model, e(engine.key.engine), regime)
+    words = (model, e(engine.key.engine), regime, worst)
     row = [f'<td data-name="{name}">{word}</td>' for name, word in zip(_COLUMNS, words, strict=False)]
     row += [
         f'<td class="n" data-name="{name}">{cell}</td>'
         for name, cell in zip(_COLUMNS[len(words) :], cells, strict=True)
     ]
-    return f"<tr>{''.join(row)}</tr>"
+    return f"{''.join(row)}</tr>"
+
+
+def _worst(found: Sequence[Finding], page: str) -> str:
+    """The first of an engine's findings, which are in order, and how many more there are; `page` tells of them."""
+    if not found:
+        return '<span class="dim">none</span>'
+    first = found[0]
+    name = f'<a href="{page}#{ident("finding", *first.key, first.symptom.id)}">{e(first.symptom.id)}</a>'
+    more = f" <small>and {len(found) - 1} more</small>" if found[1:] else ""
+    return f'<b class="{e(first.symptom.severity)}">{name}</b>{more}'
 
 
 def _gpus(state: State, now: float) -> Iterator[str]:

@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from html import escape
+from urllib.parse import urlencode
 
 from kvwatch.core.report import NOTHING, duration
 from kvwatch.core.snapshot import EngineKey
 
 #: An option of vLLM, which is copied from the page and so never broken at its hyphens.
 _OPTION = re.compile(r"(?<!\S)--[a-z][a-z0-9-]*")
+ENGINE = "/engine"
+"""Where the page of one engine is."""
 _WHOLE = r'<span class="option">\g<0></span>'
 
 
@@ -49,6 +52,17 @@ def moment(wall: float | None) -> str:
 def place(key: EngineKey) -> str:
     """Whose it is: target, model and engine, as far as there are any."""
     return e(" / ".join(part for part in key if part))
+
+
+def link(key: EngineKey, label: str, name: str = "", *, here: bool = False) -> str:
+    """A link to an engine's own page, or to where it is told on this page (`here`); of what concerns a whole server,
+    its text alone. `label` is the text, `name` what tells it from others of the same text; both are markup."""
+    if not (key.model_name or key.engine):
+        return label
+    asked = urlencode({"target": key.target, "model_name": key.model_name, "engine": key.engine})
+    to = f"#{ident('engine', *key)}" if here else e(f"{ENGINE}?{asked}")
+    whose = f' aria-label="{name}"' if name else ""
+    return f'<a href="{to}"{whose}>{label}</a>'
 
 
 def ident(*parts: str) -> str:

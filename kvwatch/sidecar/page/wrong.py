@@ -8,21 +8,30 @@ from typing import Any
 from kvwatch.core.alerting import alert_name
 from kvwatch.core.findings import Finding, findings, lifecycles
 from kvwatch.core.lifecycle import Lifecycle
-from kvwatch.core.report import duration, parted, spoken, titled
+from kvwatch.core.report import duration, facts, spoken, titled
+from kvwatch.core.snapshot import EngineKey
 from kvwatch.core.state import State
 from kvwatch.core.symptoms import Verdict
-from kvwatch.sidecar.page.words import e, ident, listed, place
+from kvwatch.sidecar.page.words import e, ident, link, listed, place
 from kvwatch.sidecar.standing import why_not_now
 
-_THRESHOLD = "threshold_"
 
-
-def wrong(states: Mapping[str, State], now: float) -> Iterator[str]:
-    """The section. `now` is monotonic."""
-    found = [(state, one) for state in states.values() for one in findings(state)]
+def wrong(states: Mapping[str, State], now: float, *, of: EngineKey | None = None) -> Iterator[str]:
+    """The section. `now` is monotonic. Of one engine: its findings and those of its whole server."""
+    about = None if of is None else {of, EngineKey(of.target)}
+    every = [(state, one) for state in states.values() for one in findings(state)]
+    states = states if of is None else {of.target: states[of.target]}
+    found = [pair for pair in every if about is None or pair[1].key in about]
     found.sort(key=lambda pair: bool(pair[1].explained_by))  # each target's are in order already
     yield '<section id="wrong" aria-labelledby="wrong-title"><h2 id="wrong-title">What is wrong</h2>'
-    yield _headline(states, [one for _, one in found])
+    untold = sum(
+        life.verdict is Verdict.UNKNOWN and (about is None or key in about)
+        for state in states.values()
+        for key, _, life in lifecycles(state)
+    )
+    yield _headline(states, [one for _, one in found], untold)
+    if len(every) > len(found):
+        yield f'<p>{len(every) - len(found)} more elsewhere: <a href="/">all findings</a>.</p>'
     lives = {
         state.target: {(key, name): life for key, name, life in lifecycles(state)}
         for state in states.values()
@@ -33,8 +42,8 @@ def wrong(states: Mapping[str, State], now: float) -> Iterator[str]:
     yield "</section>"
 
 
-def _headline(states: Mapping[str, State], found: list[Finding]) -> str:
-    """In one line what there is to do."""
+def _headline(states: Mapping[str, State], found: list[Finding], untold: int) -> str:
+    """In one line what there is to do; `untold` symptoms can't be judged."""
     if found:
         first = [one for one in found if not one.explained_by]
         worst = (first or found)[0].symptom
@@ -47,9 +56,6 @@ def _headline(states: Mapping[str, State], found: list[Finding]) -> str:
         return f'<p class="headline warning">No finding yet, but not scraped: {e(", ".join(down))}.</p>'
     if any(state.up is None for state in states.values()):
         return '<p class="headline">Not scraped yet.</p>'
-    untold = sum(
-        life.verdict is Verdict.UNKNOWN for state in states.values() for _, _, life in lifecycles(state)
-    )
     more = f" {untold} symptoms can't be told: the engines say why." if untold else ""
     return f'<p class="headline good">No finding.{more}</p>'
 
@@ -62,7 +68,7 @@ def _finding(found: Finding, life: Lifecycle, now: float, *, keep_s: float) -> s
     parts = [
         f'<article id="{id_}" class="{look}" aria-labelledby="{id_}-title" data-finding="{e(symptom.title)}">',
         f'<h3 id="{id_}-title"><b>{e(symptom.severity)}</b> {e(symptom.title)}</h3>',
-        f'<p class="dim"><code>{e(symptom.id)}</code> {e(lasts)}, on {place(found.key)}</p>',
+        f'<p class="dim"><code>{e(symptom.id)}</code> {e(lasts)}, on {link(found.key, place(found.key))}</p>',
     ]
     if why := why_not_now(life, now, keep_s):
         parts.append(f"<p>{e(why)}.</p>")
@@ -81,21 +87,20 @@ def _finding(found: Finding, life: Lifecycle, now: float, *, keep_s: float) -> s
 
 def _evidence(evidence: Mapping[str, Any]) -> Iterator[str]:
     """The numbers that were judged, each with what it was held against, in words and by its whole name."""
-    judged, limits = parted(evidence)
-    names = list(dict.fromkeys((*judged, *limits)))
-    if not names:
+    found = facts(evidence)
+    if not found:
         return
     yield '<h4>Evidence</h4><dl class="facts">'
-    for name in names:
-        yield f"<div><dt>{e(titled(name))}</dt><dd>"
-        if name in judged:
-            yield f"<span>{_value(name, name, judged[name])}</span>"
-        if name in limits:
-            yield f'<span class="dim">held against {_value(_THRESHOLD + name, name, limits[name])}</span>'
+    for title, judged, limit in found:
+        yield f"<div><dt>{e(titled(title))}</dt><dd>"
+        if judged:
+            yield f"<span>{_value(title, *judged)}</span>"
+        if limit:
+            yield f'<span class="dim">held against {_value(title, *limit)}</span>'
         yield "</dd></div>"
     yield "</dl>"
 
 
-def _value(whole: str, name: str, value: Any) -> str:
+def _value(title: str, name: str, value: Any) -> str:
     """A value, with the name that people search for: the one that it has in the API and in the metrics."""
-    return f"<code>{e(whole)}</code> <b>{e(spoken(name, value))}</b>"
+    return f"<b>{e(spoken(title, value))}</b> <code>{e(name)}</code>"

@@ -40,8 +40,12 @@ function tell(before, after) {
   for (const [id] of began) document.getElementById(id)?.classList.add("new");
 }
 
+/** kvwatch answers, and no longer has what this page is about. */
+class Gone extends Error {}
+
 async function ask() {
-  const answer = await fetch("/", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+  const answer = await fetch(location.pathname + location.search, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+  if (answer.status === 404) throw new Gone("This engine is no longer there");
   if (!answer.ok) throw new Error(`kvwatch answered ${answer.status}`);
   return new DOMParser().parseFromString(await answer.text(), "text/html");
 }
@@ -63,7 +67,9 @@ async function refresh() {
     if (!failures) lostAt = Date.now();
     failures += 1;
     const why = error.name === "TimeoutError" ? "no answer" : error instanceof TypeError ? "not reachable" : error.message;
-    say(`Connection lost at ${new Date(lostAt).toLocaleTimeString()} (${why}): what is below is old.`, "lost");
+    const at = new Date(lostAt).toISOString().slice(11, 19); // in UTC, as all times of the page
+    const lost = `Connection lost at ${at} UTC (${why})`;
+    say(`${error instanceof Gone ? error.message : lost}: what is below is old.`, "lost");
     later(Math.min(1000 * 2 ** (failures - 1), LONGEST_MS) * (0.8 + 0.4 * Math.random()));
   }
 }
