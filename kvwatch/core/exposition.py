@@ -73,6 +73,7 @@ class Exposition:
 
 
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:.]*")
+_FIRST = re.compile(rb"^[a-zA-Z_:][a-zA-Z0-9_:.]*", re.MULTILINE)
 # Possessive throughout (`++`, `*+`): what can't match fails at once, whatever the bytes, and holds no memory.
 _QUOTED_NAME = re.compile(rb'\{\s*+"((?:[^"\\]++|\\.)*+)"\s*+(?:,|(?=\}))', re.DOTALL)
 _LABEL = re.compile(
@@ -159,6 +160,8 @@ class Reader:
             raise BadExposition(Failure.EMPTY, "the answer is 200 and empty")
         if len(body) > MAX_LINES and body.count(b"\n") > MAX_LINES:
             raise BadExposition(Failure.TOO_LARGE, f"more than {MAX_LINES} lines")
+        if len(body) > MAX_SAMPLES and body.count(b"\n") > MAX_SAMPLES:
+            self._count(body)
         if b"\r" in body:
             body = body.replace(b"\r\n", b"\n")
         self._most = min(max(self._most, _MEMO_LEAST + _MEMO_PER_BYTE * len(body)), _MEMO_BYTES)
@@ -181,6 +184,21 @@ class Reader:
         if len(set(series)) != len(series):
             series, values, conflicts = _once(series, values)
         return Exposition(series, values, found.helps, tuple(dict.fromkeys(found.families)), conflicts)
+
+    def _count(self, body: bytes) -> None:
+        """Raises if a page has too many samples, before any of them takes memory: what a hostile page needs for a
+        moment stays in pieces that are hard to give back."""
+        wanted: dict[bytes, bool] = {}
+        count = 0
+        for line in _FIRST.finditer(body):
+            name = line[0]
+            if name not in wanted:
+                if len(wanted) >= _SKIP_LIMIT:
+                    wanted.clear()
+                wanted[name] = self._wanted(name.decode())
+            count += wanted[name]
+        if count > MAX_SAMPLES:
+            raise BadExposition(Failure.TOO_LARGE, f"more than {MAX_SAMPLES} samples")
 
     def _met_before(self, block: bytes, found: _Read) -> bool:
         """Reads a block of HELP, TYPE and samples whose series were all met before, in one go; False if it is none.

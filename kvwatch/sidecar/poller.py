@@ -12,6 +12,7 @@ interpreter, and what a page takes to be read they would take all at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from kvwatch.sidecar.aside import Aside, Hangs
 from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.gpus import Feed
 from kvwatch.sidecar.log import Complaints, Reachability, log_changes, log_narrowing
+from kvwatch.sidecar.memory import give_back
 from kvwatch.sidecar.narrowing import HELD, Narrowing, fault_of, is_late, same_lack
 from kvwatch.sidecar.pacing import AT_ONCE, Backoff, DutyCycle, Rhythm, Start
 from kvwatch.sidecar.redact import redacted
@@ -155,6 +157,10 @@ class Poller:
         if state.error is not None:
             kind, detail = state.error.kind, state.error.detail
             self._store.failed(FailedScrape(self.target, outcome.wall, kind, detail, self._excerpt(answer)))
+            if kind is Failure.TOO_LARGE:
+                del answer, outcome
+                with contextlib.suppress(Hangs):
+                    await self._aside.call(give_back, _JUDGED_WITHIN_S)
             return False
         if isinstance(outcome, Scrape):
             await self._learn(outcome, now)

@@ -166,7 +166,12 @@ class Decoder:
             raise self._bad(Failure.TOO_LARGE, f"the body is longer than the {self._limit} bytes allowed")
 
     def _bad(self, kind: Failure, detail: str) -> BadBody:
-        return BadBody(kind, detail, self.so_far[:EXCERPT_BYTES])
+        beginning = b""
+        for part in self._parts:
+            beginning += part[: EXCERPT_BYTES - len(beginning)]
+            if len(beginning) == EXCERPT_BYTES:
+                break
+        return BadBody(kind, detail, beginning)
 
     @property
     def so_far(self) -> bytes:

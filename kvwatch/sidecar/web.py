@@ -39,13 +39,21 @@ def listen(host: str, port: int) -> Door:
     """A listening socket; `CannotServe` if the address can't be had."""
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
+        _check(host)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return Door(socket.create_server((host, port), family=family, backlog=_QUEUE))
-    except (OSError, TypeError, ValueError) as error:  # the latter two of what can't be the name of a host
+    except (OSError, ValueError) as error:  # the latter of what can't be the name of a host
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise CannotServe(
             f"can't listen on {where}: {why.lower()}; choose another with --host and --port"
         ) from None
+
+
+def _check(host: str) -> None:
+    """Raises ValueError for what can't be the name of a host; a socket that was made for it would be left open."""
+    host.encode("idna")
+    if "\0" in host:
+        raise ValueError("no name of a host has a zero in it")
 
 
 class _Server(uvicorn.Server):

@@ -24,6 +24,7 @@ import httpx
 import pytest
 
 from kvwatch.settings import Settings, TargetSettings
+from kvwatch.sidecar.clients import CannotServe
 from kvwatch.sidecar.connection import Connection
 from kvwatch.sidecar.door import Door
 from kvwatch.sidecar.lookups import Lookups
@@ -580,3 +581,9 @@ def test_the_service_imports_nothing_that_only_commands_for_people_need() -> Non
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "httpx" in done.stdout.split()
     assert not {"rich", "pygments", "yaml", "tqdm"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("host", ["\udcff", "a\0b", f"{'a' * 70}.example", "no such host"])
+def test_what_can_be_no_host_is_said_in_a_line(host: str) -> None:
+    with pytest.raises(CannotServe, match="choose another with --host and --port"):
+        listen(host, 0)
