@@ -34,6 +34,9 @@ MAX_LABEL_VALUE = 1 << 20
 _MEMO_BYTES, _MEMO_LEAST, _MEMO_PER_BYTE = 16 << 20, 1 << 20, 16
 """What is remembered of series, at most: so much for each byte of the longest page, between the two others. A page's
 own series take about half of it; what is gone does not add up."""
+_SHORT_LINE = 10
+"""Bytes of a line, with which a page of fewer than `MAX_SAMPLES` is not counted before it is read: to count the lines
+of an ordinary page takes a fifth of reading it. (With shorter lines too many are found when they were read.)"""
 _SKIP_LIMIT = 4096
 _NONE: tuple[list[bytes], list[Series]] = ([], [])
 
@@ -160,7 +163,7 @@ class Reader:
             raise BadExposition(Failure.EMPTY, "the answer is 200 and empty")
         if len(body) > MAX_LINES and body.count(b"\n") > MAX_LINES:
             raise BadExposition(Failure.TOO_LARGE, f"more than {MAX_LINES} lines")
-        if len(body) > MAX_SAMPLES and body.count(b"\n") > MAX_SAMPLES:
+        if len(body) > MAX_SAMPLES * _SHORT_LINE and body.count(b"\n") > MAX_SAMPLES:
             self._count(body)
         if b"\r" in body:
             body = body.replace(b"\r\n", b"\n")

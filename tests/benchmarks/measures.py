@@ -18,14 +18,11 @@ from functools import partial
 from pathlib import Path
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
-from kvwatch.core.normalise import Interpreter
-from kvwatch.core.vllm import Vocabulary
 from tests.benchmarks.costs import cpu_s, rss_mib, watched
 from tests.benchmarks.plot import drawn
 from tests.benchmarks.rows import HISTORY, Row
-from tests.benchmarks.test_parse import best, eight_engines
+from tests.benchmarks.test_parse import BUDGET, against_stock
 from tests.e2e.tools import answers, free_port, kvwatch, process, prometheus_process
 from tests.replica.running import ROOT, replica
 from tests.waiting import until
@@ -36,16 +33,15 @@ _WARM_UP_S = 8.0
 
 def parsing(turns: int = 3) -> Iterator[Row]:
     """A full page of eight engines, read and normalised, against the stock parser alone."""
-    text = eight_engines()
-    bodies = [text.encode(), text.replace("1.0\n", "2.0\n").encode()]
-    interpreter = Interpreter(Vocabulary(), "vllm")
-    stock = ours = math.inf
-    for _ in range(turns):
-        stock = min(stock, best(lambda: list(text_string_to_metric_families(text)), 3))
-        ours = min(ours, best(lambda: [interpreter.read(body) for body in bodies], 15) / len(bodies))
+    stock, ours = against_stock(turns)
     detail = f"stock parser {stock * 1e3:.1f} ms, kvwatch {ours * 1e3:.2f} ms"
     yield Row(
-        "parse and normalise, 8 engines: stock parser / kvwatch", stock / ours, "×", detail, 30, at_least=True
+        "parse and normalise, 8 engines: stock parser / kvwatch",
+        stock / ours,
+        "×",
+        detail,
+        BUDGET,
+        at_least=True,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import gzip
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from time import process_time
@@ -69,15 +70,25 @@ def best(work: Callable[[], object], times: int) -> float:
     return min(spent)
 
 
+def against_stock(turns: int) -> tuple[float, float]:
+    """Processor seconds of the stock parser, and of reading and normalising, for a full page of eight engines.
+
+    Both in turn, so that what else the host does at a time is not borne by one of them alone."""
+    text = eight_engines()
+    bodies = [text.encode(), text.replace("1.0\n", "2.0\n").encode()]
+    interpreter = Interpreter(Vocabulary(), "vllm")
+    assert len(interpreter.read(bodies[0]).engines) == 8
+    stock = ours = math.inf
+    for _ in range(turns):
+        stock = min(stock, best(lambda: list(text_string_to_metric_families(text)), 3))
+        ours = min(ours, best(lambda: [interpreter.read(body) for body in bodies], 15) / len(bodies))
+    return stock, ours
+
+
 @pytest.mark.benchmark
 def test_parse_and_normalise_against_the_stock_parser(record_property: Callable[[str, object], None]) -> None:
     """A full page of eight engines costs at most a thirtieth of the stock parser on the same bytes."""
-    text = eight_engines()
-    changing = [text.encode(), text.replace("1.0\n", "2.0\n").encode()]
-    interpreter = Interpreter(Vocabulary(), "vllm")
-    assert len(interpreter.read(changing[0]).engines) == 8
-    stock = best(lambda: list(text_string_to_metric_families(text)), 5)
-    ours = best(lambda: [interpreter.read(body) for body in changing], 40) / len(changing)
+    stock, ours = against_stock(turns=6)
     ratio = stock / ours
     record_property("ratio", round(ratio, 1))
     print(
