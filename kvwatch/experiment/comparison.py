@@ -13,7 +13,7 @@ from kvwatch.experiment.longer import how_long
 from kvwatch.experiment.measures import HEADLINES, MEASURES
 from kvwatch.experiment.run import Run
 from kvwatch.experiment.soundness import of_lengths, of_run
-from kvwatch.experiment.verdict import SHOWN, Difference, Verdict, differences, overall
+from kvwatch.experiment.verdict import SHOWN, Difference, Verdict, differences, overall, same_within
 
 MARGIN = 0.1
 """A difference of a tenth matters to nobody, unless told otherwise."""
@@ -28,6 +28,8 @@ class Candidate:
     cautions: tuple[Caution, ...]
     differences: Mapping[str, Difference]
     verdict: Verdict | None
+    same_within: float | None = None
+    """Where no difference is shown: the least margin with which the runs are the same."""
 
     @property
     def headlines(self) -> dict[str, Difference]:
@@ -67,9 +69,11 @@ def _candidate(baseline: Side, side: Side, margin: float) -> Candidate:
     headlines = [found[one.id] for one in HEADLINES]
     strange = unexplained(changed, any(one.verdict in SHOWN for one in headlines))
     verdict = overall(headlines)
-    more = how_long(baseline, side, found, margin) if verdict is Verdict.NOT_SHOWN else None
+    hidden = verdict is Verdict.NOT_SHOWN
+    more = how_long(baseline, side, found, margin) if hidden else None
+    within = same_within(HEADLINES, found) if hidden else None
     cautions = of_pair(baseline, side, changed) + [one for one in (strange, more) if one is not None]
-    return Candidate(side, tuple(changed), _weighed(cautions), found, verdict)
+    return Candidate(side, tuple(changed), _weighed(cautions), found, verdict, within)
 
 
 def _weighed(cautions: Sequence[Caution]) -> tuple[Caution, ...]:

@@ -27,7 +27,17 @@ from kvwatch.experiment.series import (
     per_second,
 )
 from kvwatch.experiment.style import STYLE
-from kvwatch.experiment.words import Row, changed, method, rows, runs_line, summary, untold, verdict_word
+from kvwatch.experiment.words import (
+    Row,
+    changed,
+    method,
+    rows,
+    runs_line,
+    summary,
+    untold,
+    verdict_word,
+    within_words,
+)
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _DISTRIBUTIONS = (
@@ -59,8 +69,9 @@ def _body(comparison: Comparison) -> Iterator[str]:
     yield f"<h1>Compared with {escape(baseline)}</h1>"
     for candidate in comparison.candidates:
         word = verdict_word(candidate)
-        kind = word.replace(" ", "-")
-        yield f'<section class="verdict {kind}"><h2>{escape(candidate.side.run.name)}: <b>{escape(word)}</b></h2>'
+        kind, within = word.replace(" ", "-"), escape(within_words(candidate))
+        told = f"{escape(candidate.side.run.name)}: <b>{escape(word)}</b>{within}"
+        yield f'<section class="verdict {kind}"><h2>{told}</h2>'
         yield _list([f"changed: {line}" for line in changed(candidate)] + summary(candidate))
         yield _cautions(candidate.cautions) + "</section>"
     yield _cautions(comparison.cautions)

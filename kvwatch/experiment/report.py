@@ -52,6 +52,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
     return {
         "name": candidate.side.run.name,
         "verdict": verdict_word(candidate),
+        "same_within_ratio": candidate.same_within,
         "changed": [
             {
                 "name": one.name,

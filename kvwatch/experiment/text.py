@@ -17,6 +17,7 @@ from kvwatch.experiment.words import (
     summary,
     untold,
     verdict_word,
+    within_words,
 )
 
 _WIDTH = 118
@@ -31,7 +32,8 @@ def as_text(comparison: Comparison) -> str:
 def _text(comparison: Comparison) -> Iterator[str]:
     baseline = comparison.baseline.run.name
     for candidate in comparison.candidates:
-        yield f"{candidate.side.run.name} against {baseline}: {verdict_word(candidate).upper()}"
+        word = verdict_word(candidate).upper() + within_words(candidate)
+        yield f"{candidate.side.run.name} against {baseline}: {word}"
         yield from _wrapped([f"changed: {line}" for line in changed(candidate)], "  ")
         yield from _wrapped(summary(candidate), "  ")
         yield from _wrapped(map(_caution, candidate.cautions), "  ")
@@ -109,7 +111,8 @@ def as_markdown(comparison: Comparison) -> str:
 def _markdown(comparison: Comparison) -> Iterator[str]:
     baseline = comparison.baseline.run.name
     for candidate in comparison.candidates:
-        yield f"## {_plain(candidate.side.run.name)} against {_plain(baseline)}: {verdict_word(candidate)}\n"
+        word = verdict_word(candidate) + within_words(candidate)
+        yield f"## {_plain(candidate.side.run.name)} against {_plain(baseline)}: {word}\n"
         yield from (f"- changed: {_plain(line)}" for line in changed(candidate))
         yield from (f"- {_plain(line)}" for line in summary(candidate))
         yield from (f"- {_plain(_caution(one))}" for one in candidate.cautions)

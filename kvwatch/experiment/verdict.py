@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import exp, hypot, log
+from math import ceil, exp, hypot, log
 
 from kvwatch.core.report import number
 from kvwatch.experiment.estimate import Estimate
@@ -14,6 +14,8 @@ from kvwatch.experiment.student import critical, two_sided, welch
 
 LEVEL = 0.05
 """The chance of a difference where there is none that is put up with: intervals hold 95 %."""
+_WIDEST = 0.5
+"""A margin that says little: half of the baseline."""
 
 
 class Verdict(StrEnum):
@@ -131,6 +133,22 @@ def _judged(measure: Measure, found: Difference, margin: float, p: float | None)
         return replace(found, verdict=Verdict.HIGHER if found.value > 0 else Verdict.LOWER, p=p)
     good = (found.value > 0) is (measure.better is Better.HIGHER)
     return replace(found, verdict=Verdict.BETTER if good else Verdict.WORSE, p=p)
+
+
+def same_within(measures: Sequence[Measure], found: Mapping[str, Difference]) -> float | None:
+    """The least margin, in whole per cent as a share, with which all these would be the same: no difference that they
+    could hide is larger. None where no margin up to a half would do, or one of them is not told at all; what a server
+    does not expose is left out."""
+    least = 0.0
+    for measure in measures:
+        one = found[measure.id]
+        if one.verdict in {Verdict.UNKNOWN, Verdict.SAME}:
+            continue
+        if measure.scale is Scale.DIFFERENCE or one.low is None or one.high is None or one.low <= -_WIDEST:
+            return None
+        least = max(least, one.high, 1 / (1 + one.low) - 1)
+    within = ceil(100 * least - 1e-9) / 100
+    return within if within <= _WIDEST else None
 
 
 def overall(headlines: Sequence[Difference]) -> Verdict | None:

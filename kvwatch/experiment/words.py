@@ -48,6 +48,11 @@ def verdict_word(candidate: Candidate) -> str:
     return MIXED if candidate.verdict is None else str(candidate.verdict)
 
 
+def within_words(candidate: Candidate) -> str:
+    """How large a difference could be that is not shown, to follow the verdict; empty where that is not known."""
+    return "" if candidate.same_within is None else f", the same within {candidate.same_within:.0%}"
+
+
 def rows(comparison: Comparison) -> list[Row]:
     """The table, by group; without rows of which no run has anything to say."""
     found = [row for group in Group for row in (*_measured(comparison, group), *_peaked(comparison, group))]
@@ -203,7 +208,8 @@ def method(comparison: Comparison) -> list[str]:
         (
             f"{Verdict.SAME}: the whole interval lies within the margin, {comparison.margin:.0%} of the baseline"
             " (5 points for shares, 0.5 requests waiting, 0.05 preemptions per request)."
-            f" {Verdict.NOT_SHOWN}: it does not, and the difference may be chance."
+            f" {Verdict.NOT_SHOWN}: it does not, and the difference may be chance; with the margin after"
+            " “the same within” all that the verdict rests on would be the same."
         ),
         (
             f"The verdict rests on the {len(HEADLINES)} measures marked *, which share the 5 % between them (Holm)."

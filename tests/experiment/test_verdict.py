@@ -6,7 +6,7 @@ import pytest
 
 from kvwatch.experiment.estimate import Estimate
 from kvwatch.experiment.measures import HEADLINES, MEASURES
-from kvwatch.experiment.verdict import Difference, Verdict, differences, overall
+from kvwatch.experiment.verdict import Difference, Verdict, differences, overall, same_within
 from kvwatch.experiment.words import difference, interval
 
 BY_ID = {one.id: one for one in MEASURES}
@@ -134,3 +134,36 @@ def test_differences_in_words() -> None:
     assert interval(ratio, Difference(Verdict.WORSE, 2.0, 0.5, 4.0)) == "+50 % to ×5"
     assert interval(share, Difference(Verdict.WORSE, -0.8, -1.2, -0.4)) == "−100 to −40 points"
     assert interval(plain, Difference(Verdict.SAME, 0.0, 0.0, 0.0)) == ""
+
+
+@pytest.mark.parametrize("shift", [-0.06, 0.0, 0.09])
+def test_runs_are_the_same_with_the_margin_that_is_said_and_not_with_less(shift: float) -> None:
+    headlines = [one for one in HEADLINES if one.id not in {WAITING, "preemptions_per_finished_request"}]
+    before = {one.id: known(1.0, 0.02) for one in headlines}
+    after = before | {TOKENS: known(1 + shift, 0.05), "ttft_p95_seconds": known(1 + shift, 0.06)}
+
+    def whole(margin: float) -> Verdict | None:
+        return overall(list(differences(headlines, before, after, margin=margin).values()))
+
+    within = same_within(headlines, differences(headlines, before, after, margin=0.01))
+    assert within is not None
+    assert (whole(within), whole(within - 0.01)) == (Verdict.SAME, Verdict.NOT_SHOWN)
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "within"),
+    [
+        (MEAN, Difference(Verdict.NOT_SHOWN, 0.0, -1 / 3, 0.2), 0.5),
+        (MEAN, Difference(Verdict.NOT_SHOWN, 0.0, -0.1, 0.51), None),
+        (MEAN, Difference(Verdict.NOT_SHOWN, 0.0, -0.4, 0.1), None),
+        (MEAN, Difference(Verdict.NOT_SHOWN, 0.0, -1.0, 9.0), None),
+        (MEAN, Difference(Verdict.NOT_SHOWN, reason="both lie below 0.3 s"), None),
+        (MEAN, Difference(Verdict.NOT_ENOUGH, 0.1), None),
+        (MEAN, Difference(Verdict.UNKNOWN), 0.04),
+        (WAITING, Difference(Verdict.SAME, 0.0, 0.0, 0.1), 0.04),
+        (WAITING, Difference(Verdict.NOT_SHOWN, 0.0, -1.0, 1.0), None),
+    ],
+)
+def test_a_margin_is_said_only_where_all_are_told(name: str, one: Difference, within: float | None) -> None:
+    narrow = Difference(Verdict.NOT_SHOWN, 0.0, -0.01, 0.0301)
+    assert same_within([BY_ID[TOKENS], BY_ID[name]], {TOKENS: narrow, name: one}) == within
