@@ -37,9 +37,10 @@ ACCOUNTED = (
 )
 #: Of a budget for an hour or more, not of an incident: so young a Prometheus takes the incident for the whole hour.
 BUDGETS = "KVWatchTtftBudget.+"
-EXPLAINED = ("kv_exhausted", "ttft_high")
+EXPLAINED = ("ttft_high", "kv_exhausted")  # in the order in which they come
 #: As short as the incident is made by its speed. What kv_thrashing explains ends before it does: when waiting has
-#: lasted for 20 s, late first tokens are no more than its aftermath.
+#: lasted for long, late first tokens are no more than its aftermath. Requests wait for some 23 s here, less where the
+#: machine is too busy to look all the time: 14 s are reached in any case.
 THRESHOLDS = {
     "kv_thrashing.for": 5,
     "kv_thrashing.keep": 5,
@@ -47,7 +48,7 @@ THRESHOLDS = {
     "kv_exhausted.keep": 1,
     "ttft_high.for": 1,
     "ttft_high.keep": 1,
-    "ttft_high.waited": 20,
+    "ttft_high.waited": 14,
 }
 
 
@@ -217,9 +218,14 @@ def test_an_incident_becomes_one_message_and_its_end(
             told = asked.query(
                 f'count by (alertname) (max_over_time(ALERTS{{alertstate="firing",alertname!~"{BUDGETS}"}}[10m]))'
             )
-    names = {one["labels"]["alertname"] for _, message in received.messages for one in message["alerts"]}
-    assert names == {THRASHING}
     assert [one["metric"]["alertname"] for one in told] == [THRASHING]
+    others = [
+        (round(at - onset, 2), one["status"], one["labels"], one["startsAt"], one["endsAt"])
+        for at, message in received.messages
+        for one in message["alerts"]
+        if one["labels"]["alertname"] != THRASHING
+    ]
+    assert others == []
     assert (received.count(THRASHING, "firing"), received.count(THRASHING, "resolved")) == (1, 1)
     assert "Traceback" not in log.read_text(encoding="utf-8")
     text = json.dumps({"firing": first, "resolved": last}, indent=2, ensure_ascii=False) + "\n"
