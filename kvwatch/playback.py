@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
-from kvwatch.recording import Record, RecordingError, Skipped, spaced
+from kvwatch.recording import Record, RecordingError, Skipped, with_spacing
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _LONGEST_REQUEST = 16 << 10
@@ -37,7 +37,7 @@ class Playback:
         loop: bool = False,
         on_round: Callable[[int], None] | None = None,
     ) -> None:
-        paced = [(item, spacing) for item, spacing in spaced(records) if isinstance(item, Record)]
+        paced = [(item, spacing) for item, spacing in with_spacing(records) if isinstance(item, Record)]
         if not paced:
             raise RecordingError("nothing in the recording can be played")
         kept = [record for record, _ in paced]

@@ -15,19 +15,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.core.accounting import gap_s
-from kvwatch.core.gpu import Gpu, GpuReading
-from kvwatch.core.outcome import Facts, Failure, Scrape, ScrapeError
+from kvwatch.core.judgement.accounting import gap_s
+from kvwatch.core.model.gpu import Gpu, GpuReading
+from kvwatch.core.model.outcome import Failure, Scrape, ScrapeError, ServerInfo
 from kvwatch.recording import (
+    ClockStep,
     Record,
     RecordingError,
     Skipped,
-    Step,
     Writer,
     failure_of,
-    outcome,
+    outcome_of,
     read,
-    spaced,
+    with_spacing,
 )
 
 PAGE = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 1\n"
@@ -180,11 +180,11 @@ def test_an_error_is_of_a_kind(text: str, kind: Failure) -> None:
 
 
 def test_outcomes_are_those_of_live_scrapes() -> None:
-    assert outcome(Record(1, 200, PAGE), interval_s=2) == Scrape(PAGE, 1, interval_s=2)
-    refused = outcome(Record(1, 0, error="Connection refused"), interval_s=2)
+    assert outcome_of(Record(1, 200, PAGE), interval_s=2) == Scrape(PAGE, 1, interval_s=2)
+    refused = outcome_of(Record(1, 0, error="Connection refused"), interval_s=2)
     assert isinstance(refused, ScrapeError)
     assert refused.kind is Failure.REFUSED
-    busy = outcome(Record(1, 503, b"no"), interval_s=2)
+    busy = outcome_of(Record(1, 503, b"no"), interval_s=2)
     assert isinstance(busy, ScrapeError)
     assert busy.kind is Failure.HTTP_STATUS
 
@@ -213,8 +213,8 @@ def test_readings_of_gpus_are_kept_beside_pages_and_failures(tmp_path: Path) -> 
     *found, failed = records(path)
     assert found == wanted
     assert failed.gpu is None
-    assert [outcome(record, interval_s=1).gpu for record in found] == [GPUS, GPUS, None]
-    assert outcome(replace(failed, gpu=GPUS), interval_s=1).gpu == GPUS
+    assert [outcome_of(record, interval_s=1).gpu for record in found] == [GPUS, GPUS, None]
+    assert outcome_of(replace(failed, gpu=GPUS), interval_s=1).gpu == GPUS
     (first, *_) = (json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines())
     assert first["gpu"][1] == {"gpu": "1/7", "source": "dcgm", "uuid": "GPU-b", "sm_active": 0.0}
     assert first["gpu_interval"] == 10.0
@@ -249,7 +249,7 @@ def test_of_readings_that_are_damaged_what_can_be_read_is(
         assert (record.gpu.source, record.gpu.interval_s) == ("recording", 5.0)
 
 
-FACTS = Facts("0.32.0", {"tiny-llama": 2048})
+FACTS = ServerInfo("0.32.0", {"tiny-llama": 2048})
 
 
 def test_what_other_endpoints_said_is_kept_beside_the_page_after_which_it_was_known(tmp_path: Path) -> None:
@@ -258,11 +258,11 @@ def test_what_other_endpoints_said_is_kept_beside_the_page_after_which_it_was_kn
     with Writer(path) as writer:
         for record in wanted:
             writer.write(record)
-        writer.write(Record(4.5, 200, PAGE, facts=Facts()))
+        writer.write(Record(4.5, 200, PAGE, facts=ServerInfo()))
     *found, nothing = records(path)
     assert found == wanted
     assert nothing.facts is None
-    kept = [outcome(record, interval_s=1) for record in found]
+    kept = [outcome_of(record, interval_s=1) for record in found]
     assert [one.facts for one in kept if isinstance(one, Scrape)] == [None, FACTS, None]
     (_, line, *_) = (json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines())
     assert line["facts"] == {"version": "0.32.0", "max_model_len": {"tiny-llama": 2048}}
@@ -276,13 +276,13 @@ def test_what_other_endpoints_said_is_kept_beside_the_page_after_which_it_was_kn
         ({"version": 3, "max_model_len": []}, None),
         (
             {"version": "0.9.2", "max_model_len": {"a": "long", "b": True, "c": 0, "d": 10**400}},
-            Facts("0.9.2"),
+            ServerInfo("0.9.2"),
         ),
-        ({"version": "", "max_model_len": {"a": 4096, "b": None}}, Facts(max_model_len={"a": 4096})),
+        ({"version": "", "max_model_len": {"a": 4096, "b": None}}, ServerInfo(max_model_len={"a": 4096})),
     ],
 )
 def test_of_facts_that_are_damaged_what_can_be_read_is(
-    tmp_path: Path, said: object, found: Facts | None
+    tmp_path: Path, said: object, found: ServerInfo | None
 ) -> None:
     path = tmp_path / "r"
     path.write_text(json.dumps({"t": 1, "status": 200, "body": "x 1\n", "facts": said}))
@@ -296,10 +296,10 @@ def test_the_spacing_is_the_median() -> None:
         Skipped(5, "x"),
         Record(32, 200, PAGE),
     ]
-    assert [item for item, _ in spaced(items)] == items
-    assert {spacing for _, spacing in spaced(items)} == {2}
-    assert [spacing for _, spacing in spaced([Record(0, 200, PAGE)])] == [1]
-    assert list(spaced([])) == []
+    assert [item for item, _ in with_spacing(items)] == items
+    assert {spacing for _, spacing in with_spacing(items)} == {2}
+    assert [spacing for _, spacing in with_spacing([Record(0, 200, PAGE)])] == [1]
+    assert list(with_spacing([])) == []
 
 
 @pytest.mark.parametrize(("first", "then"), [(15, 1), (1, 15)])
@@ -308,7 +308,7 @@ def test_the_spacing_follows_a_pace_that_changes(first: int, then: int) -> None:
     steps = [first] * 70 + [then] * 70
     steps[100] = outage = 3 * then + 30
     times = [1e9 + sum(steps[:i]) for i in range(len(steps) + 1)]
-    spacings = [spacing for _, spacing in spaced(Record(t, 200, PAGE) for t in times)]
+    spacings = [spacing for _, spacing in with_spacing(Record(t, 200, PAGE) for t in times)]
     assert (spacings[0], spacings[-1]) == (first, then)
     for step, spacing in zip(steps, spacings[1:], strict=True):
         assert (step > gap_s(spacing)) == (step == outage)
@@ -319,7 +319,7 @@ def test_time_that_stands_still_is_not_waited_for() -> None:
         while True:
             yield Record(1, 200, PAGE)
 
-    assert next(spaced(endless()))[1] == 1
+    assert next(with_spacing(endless()))[1] == 1
 
 
 def test_nothing_is_left_of_a_recording_without_a_record(tmp_path: Path) -> None:
@@ -339,10 +339,10 @@ def test_nothing_is_left_of_a_recording_without_a_record(tmp_path: Path) -> None
 
 def test_a_clock_that_is_put_back_does_not_hide_what_comes_after() -> None:
     times = [*range(100, 130, 2), *range(40, 60, 2), 0, 2]
-    steps: list[Step] = []
+    steps: list[ClockStep] = []
     found = [
         item.t
-        for item, _ in spaced((Record(t, 200) for t in times), steps.append)
+        for item, _ in with_spacing((Record(t, 200) for t in times), steps.append)
         if isinstance(item, Record)
     ]
     assert found == [100 + 2 * n for n in range(len(times))]
@@ -398,7 +398,7 @@ def test_a_full_disk_keeps_what_was_written(tmp_path: Path) -> None:
 
 
 def test_records_held_ahead_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvwatch.recording.spacing._BYTES_AT_ONCE", 1000)
+    monkeypatch.setattr("kvwatch.recording.pace._BYTES_AT_ONCE", 1000)
     taken: list[int] = []
 
     def source() -> Iterator[Record]:
@@ -407,7 +407,7 @@ def test_records_held_ahead_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch
             yield Record(t, 200, b"x" * 400)
 
     most = 0
-    for number, _ in enumerate(spaced(source())):
+    for number, _ in enumerate(with_spacing(source())):
         most = max(most, len(taken) - number)
     assert most <= 3
 

@@ -9,7 +9,7 @@ from kvwatch.capacity.dtypes import CacheDtype
 from kvwatch.capacity.units import ceil_div
 
 
-class Kind(StrEnum):
+class CacheKind(StrEnum):
     FULL = "full attention"
     SLIDING = "sliding window"
     CHUNKED = "chunked local attention"
@@ -20,13 +20,13 @@ class Kind(StrEnum):
 
 
 #: Kinds that keep every token of a request.
-GROWING = frozenset({Kind.FULL, Kind.LATENT, Kind.INDEXER})
+GROWING = frozenset({CacheKind.FULL, CacheKind.LATENT, CacheKind.INDEXER})
 #: Kinds that keep the last tokens of a request.
-LOCAL = frozenset({Kind.SLIDING, Kind.CHUNKED})
+LOCAL = frozenset({CacheKind.SLIDING, CacheKind.CHUNKED})
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RecurrentState:
     """The state of a Mamba or linear-attention layer: what vLLM's `MambaStateShapeCalculator` says of its shape.
 
     A convolution of `rows` rows over `inner` values and `groups` groups of `group_size` values, and a recurrent state
@@ -59,12 +59,12 @@ class Cache:
     of an indexer: the bytes of a token). `window` tokens that a local layer looks back, or the chunk.
     """
 
-    kind: Kind
+    kind: CacheKind
     kv_heads: int = 1
     head_k: int = 0
     head_v: int = 0
     window: int = 0
-    state: State | None = None
+    state: RecurrentState | None = None
 
     def token_bytes(self, dtype: CacheDtype, model_bytes: int, tensor: int) -> int:
         """Bytes of one token on one tensor parallel rank; of a state: 0.
@@ -72,11 +72,11 @@ class Cache:
         Heads are divided, and repeated where there are more ranks than heads. A latent vector is on every rank whole.
         """
         match self.kind:
-            case Kind.STATE:
+            case CacheKind.STATE:
                 return 0
-            case Kind.INDEXER:
+            case CacheKind.INDEXER:
                 return self.head_k
-            case Kind.LATENT:
+            case CacheKind.LATENT:
                 return dtype.latent_token_bytes(self.head_k, model_bytes)
             case _:
                 head = dtype.head_bytes(self.head_k, model_bytes) + dtype.head_bytes(self.head_v, model_bytes)
@@ -85,14 +85,14 @@ class Cache:
     def blocks(self, length: int, block: int, on: Demand) -> int:
         """Blocks that a request of `length` tokens holds at most: vLLM's `max_memory_usage_bytes` by page."""
         match self.kind:
-            case Kind.SLIDING:
+            case CacheKind.SLIDING:
                 held = min(self.window - 1 + on.in_flight, length)
                 return ceil_div(held, block) + 1  # a window need not begin where a block does
-            case Kind.CHUNKED:
+            case CacheKind.CHUNKED:
                 return ceil_div(min(self.window + on.in_flight, length), block)
-            case Kind.STATE:
+            case CacheKind.STATE:
                 return 2 + (self.state.checkpoints if self.state else 0) if on.prefix_caching else 1
-            case Kind.CROSS:
+            case CacheKind.CROSS:
                 return ceil_div(on.batched, block)
             case _:
                 return ceil_div(ceil_div(length, on.context), block)
@@ -138,5 +138,5 @@ class Model:
     def caches(self) -> tuple[Cache, ...]:
         return tuple(cache for layer in self.layers for cache in layer)
 
-    def has(self, *kinds: Kind) -> bool:
+    def has(self, *kinds: CacheKind) -> bool:
         return any(cache.kind in kinds for cache in self.caches)

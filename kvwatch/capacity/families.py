@@ -15,7 +15,7 @@ from kvwatch.capacity.layers import Layers
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelFamily:
     """One way of caching.
 
     `read` gives the caches of every layer. `caution` is what its numbers leave out. `block_size` is the default where
@@ -29,8 +29,8 @@ class Family:
     block_size: int = 16
 
 
-FAMILIES: tuple[Family, ...] = (
-    Family(
+FAMILIES: tuple[ModelFamily, ...] = (
+    ModelFamily(
         "attention",
         layers.plain,
         (
@@ -51,37 +51,37 @@ FAMILIES: tuple[Family, ...] = (
             "SmolLM3ForCausalLM",
         ),
     ),
-    Family(
+    ModelFamily(
         "attention",
         layers.switched,
         ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"),
     ),
-    Family("attention, one KV head for all", layers.falcon, ("FalconForCausalLM", "GPTBigCodeForCausalLM")),
-    Family("attention, KV heads by group", layers.chatglm, ("ChatGLMModel", "ChatGLMForConditionalGeneration")),
-    Family("attention", layers.dbrx, ("DbrxForCausalLM",)),
-    Family("sliding window on all layers", layers.always(4096), ("MistralForCausalLM",)),
-    Family("sliding window on every second layer", layers.alternating(2, 4096), ("Gemma2ForCausalLM",)),
-    Family(
+    ModelFamily("attention, one KV head for all", layers.falcon, ("FalconForCausalLM", "GPTBigCodeForCausalLM")),
+    ModelFamily("attention, KV heads by group", layers.chatglm, ("ChatGLMModel", "ChatGLMForConditionalGeneration")),
+    ModelFamily("attention", layers.dbrx, ("DbrxForCausalLM",)),
+    ModelFamily("sliding window on all layers", layers.always(4096), ("MistralForCausalLM",)),
+    ModelFamily("sliding window on every second layer", layers.alternating(2, 4096), ("Gemma2ForCausalLM",)),
+    ModelFamily(
         "sliding window, one layer in six looks at everything",
         layers.alternating(6, 4096),
         ("Gemma3ForCausalLM",),
     ),
-    Family(
+    ModelFamily(
         "sliding window, one layer in four looks at everything",
         layers.alternating(4, 4096, wider=1),
         ("Cohere2ForCausalLM",),
     ),
-    Family(
+    ModelFamily(
         "sliding window, one layer in four looks at everything",
         layers.alternating(4, 4096),
         ("Exaone4ForCausalLM", "Olmo3ForCausalLM", "ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM"),
     ),
-    Family("attention, KV heads by layer", layers.by_blocks, ("DeciLMForCausalLM",)),
-    Family("sliding window on every second layer", layers.gpt_oss, ("GptOssForCausalLM",)),
-    Family("chunked local attention", layers.chunked, ("Llama4ForCausalLM",)),
-    Family("sliding window, last layers share caches", layers.shared(5), ("Gemma3nForCausalLM",)),
-    Family("sliding window, heads of two sizes", layers.shared(6), ("Gemma4ForCausalLM",)),
-    Family(
+    ModelFamily("attention, KV heads by layer", layers.by_blocks, ("DeciLMForCausalLM",)),
+    ModelFamily("sliding window on every second layer", layers.gpt_oss, ("GptOssForCausalLM",)),
+    ModelFamily("chunked local attention", layers.chunked, ("Llama4ForCausalLM",)),
+    ModelFamily("sliding window, last layers share caches", layers.shared(5), ("Gemma3nForCausalLM",)),
+    ModelFamily("sliding window, heads of two sizes", layers.shared(6), ("Gemma4ForCausalLM",)),
+    ModelFamily(
         "latent attention (MLA)",
         layers.latent,
         (
@@ -90,33 +90,33 @@ FAMILIES: tuple[Family, ...] = (
         ),
         "some GPUs' backends for latent attention take blocks of 32, 64 or 128 tokens only",
     ),
-    Family(
+    ModelFamily(
         "latent attention with a sparse indexer",
         layers.sparse,
         ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"),
         block_size=64,
     ),
-    Family("Mamba and attention", states.jamba, ("JambaForCausalLM",)),
-    Family("Mamba 2 and attention", states.nemotron_h, ("NemotronHForCausalLM",)),
-    Family("Mamba 2 and attention", states.granite_hybrid, ("GraniteMoeHybridForCausalLM",)),
-    Family("Mamba 2 and attention in each layer", states.falcon_h1, ("FalconH1ForCausalLM",)),
-    Family(
+    ModelFamily("Mamba and attention", states.jamba, ("JambaForCausalLM",)),
+    ModelFamily("Mamba 2 and attention", states.nemotron_h, ("NemotronHForCausalLM",)),
+    ModelFamily("Mamba 2 and attention", states.granite_hybrid, ("GraniteMoeHybridForCausalLM",)),
+    ModelFamily("Mamba 2 and attention in each layer", states.falcon_h1, ("FalconH1ForCausalLM",)),
+    ModelFamily(
         "linear attention (gated delta net) and attention",
         states.linear,
         ("Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM", "OlmoHybridForCausalLM"),
     ),
-    Family("short convolutions and attention", states.short_conv, ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM")),
-    Family("Mamba", states.mamba, ("MambaForCausalLM", "FalconMambaForCausalLM")),
-    Family("Mamba 2", states.mamba2, ("Mamba2ForCausalLM",)),
-    Family("encoder and decoder with cross attention", layers.whisper, ("WhisperForConditionalGeneration",)),
-    Family(
+    ModelFamily("short convolutions and attention", states.short_conv, ("Lfm2ForCausalLM", "Lfm2MoeForCausalLM")),
+    ModelFamily("Mamba", states.mamba, ("MambaForCausalLM", "FalconMambaForCausalLM")),
+    ModelFamily("Mamba 2", states.mamba2, ("Mamba2ForCausalLM",)),
+    ModelFamily("encoder and decoder with cross attention", layers.whisper, ("WhisperForConditionalGeneration",)),
+    ModelFamily(
         "attention, cross attention counted as attention",
         layers.unwindowed,
         ("MllamaForConditionalGeneration",),
         "vLLM left this architecture out after 0.10.2; before, every text layer had blocks for every text token",
     ),
 )  # fmt: skip
-BY_ARCHITECTURE: Mapping[str, Family] = {name: row for row in FAMILIES for name in row.architectures}
+BY_ARCHITECTURE: Mapping[str, ModelFamily] = {name: row for row in FAMILIES for name in row.architectures}
 #: Why some well-known architectures are in no row.
 REFUSED: Mapping[str, str] = {
     "DeepseekV4ForCausalLM": "it keeps compressed tokens, windows and states in blocks of several sizes, packed by"

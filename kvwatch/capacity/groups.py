@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kvwatch.capacity.caches import GROWING, LOCAL, Cache, Demand, Kind
+from kvwatch.capacity.caches import GROWING, LOCAL, Cache, CacheKind, Demand
 from kvwatch.capacity.errors import RefusedError
 from kvwatch.capacity.units import ceil_div
 
@@ -21,7 +21,7 @@ _MUCH_LARGER = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class CachePage:
     """One layer's part of a block: `bytes` for `block` tokens, `padded` of them unused."""
 
     cache: Cache
@@ -31,14 +31,14 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CacheGroup:
     """Layers that share a block table: their pages by the layer they belong to. `filled` layers hold nothing."""
 
-    pages: tuple[tuple[int, Page], ...]
+    pages: tuple[tuple[int, CachePage], ...]
     filled: int = 0
 
     @property
-    def page(self) -> Page:
+    def page(self) -> CachePage:
         return self.pages[0][1]
 
     def blocks(self, length: int, demand: Demand) -> int:
@@ -55,34 +55,34 @@ class Group:
         return " + ".join(kinds)
 
 
-def grouped(pages: Sequence[tuple[int, Page]]) -> tuple[Group, ...]:
+def grouped(pages: Sequence[tuple[int, CachePage]]) -> tuple[CacheGroup, ...]:
     """The groups of a model's pages."""
     if len({_sameness(page) for _, page in pages}) == 1:
-        return (Group(tuple(pages)),)
+        return (CacheGroup(tuple(pages)),)
     return tuple(_equal_groups(_equal_pages(pages)))
 
 
-def _sameness(page: Page) -> tuple[object, ...]:
+def _sameness(page: CachePage) -> tuple[object, ...]:
     """Pages that are alike in this always need as many blocks, so they are one group (`is_uniform_type`)."""
     cache = page.cache
-    kind = Kind.FULL if cache.kind in GROWING else cache.kind
-    own: object = page.bytes if kind is Kind.STATE else cache.window if kind in LOCAL else None
+    kind = CacheKind.FULL if cache.kind in GROWING else cache.kind
+    own: object = page.bytes if kind is CacheKind.STATE else cache.window if kind in LOCAL else None
     return kind, page.block, own
 
 
-def _equal_pages(pages: Sequence[tuple[int, Page]]) -> list[tuple[int, Page]]:
+def _equal_pages(pages: Sequence[tuple[int, CachePage]]) -> list[tuple[int, CachePage]]:
     """Every page as large as the largest: with more tokens to the block where that comes out even, else padded
     (`unify_kv_cache_spec_page_size`)."""
     largest = max(page.bytes for _, page in pages)
     return [(layer, _enlarged(page, largest)) for layer, page in pages]
 
 
-def _enlarged(page: Page, size: int) -> Page:
+def _enlarged(page: CachePage, size: int) -> CachePage:
     if page.bytes == size:
         return page
-    if page.cache.kind is not Kind.STATE and size % page.bytes == 0:
+    if page.cache.kind is not CacheKind.STATE and size % page.bytes == 0:
         return replace(page, block=page.block * (size // page.bytes), bytes=size)
-    if page.cache.kind in {Kind.LATENT, Kind.INDEXER}:
+    if page.cache.kind in {CacheKind.LATENT, CacheKind.INDEXER}:
         raise RefusedError(
             "vLLM can't give latent attention and the other layers of this model blocks of one size:"
             " it would not start"
@@ -90,8 +90,8 @@ def _enlarged(page: Page, size: int) -> Page:
     return replace(page, bytes=size, padded=page.padded + size - page.bytes)
 
 
-def _equal_groups(pages: Sequence[tuple[int, Page]]) -> list[Group]:
-    alike: dict[Page, list[tuple[int, Page]]] = {}
+def _equal_groups(pages: Sequence[tuple[int, CachePage]]) -> list[CacheGroup]:
+    alike: dict[CachePage, list[tuple[int, CachePage]]] = {}
     for layer, page in pages:
         alike.setdefault(page, []).append((layer, page))
     fewest, most = min(map(len, alike.values())), max(map(len, alike.values()))
@@ -99,7 +99,9 @@ def _equal_groups(pages: Sequence[tuple[int, Page]]) -> list[Group]:
     found = []
     for members in alike.values():
         count = ceil_div(len(members), size)
-        found += [Group(tuple(part), size - len(part)) for part in (members[i::count] for i in range(count))]
+        found += [
+            CacheGroup(tuple(part), size - len(part)) for part in (members[i::count] for i in range(count))
+        ]
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from kvwatch.capacity.caches import Cache, Kind
+from kvwatch.capacity.caches import Cache, CacheKind
 from kvwatch.capacity.config import Config
 from kvwatch.capacity.errors import PlanError
 
@@ -20,7 +20,7 @@ def attention(config: Config, window: int = 0, **own: int) -> Cache:
     """A layer of ordinary attention; `window` 0 looks back at everything."""
     size = own.get("head_dim") or config.head_dim
     return Cache(
-        Kind.SLIDING if window else Kind.FULL,
+        CacheKind.SLIDING if window else CacheKind.FULL,
         kv_heads=own.get("kv_heads") or config.kv_heads,
         head_k=size,
         head_v=size,
@@ -106,7 +106,7 @@ def chunked(config: Config) -> Layers:
     rope = config.listed("no_rope_layers") or [int((i + 1) % interval != 0) for i in range(config.layers)]
     chunk = config.number("attention_chunk_size", 8192)
     size = config.head_dim
-    local = Cache(Kind.CHUNKED, config.kv_heads, size, size, chunk)
+    local = Cache(CacheKind.CHUNKED, config.kv_heads, size, size, chunk)
     return tuple((local,) if rotary and chunk else (attention(config),) for rotary in rope)
 
 
@@ -143,7 +143,7 @@ def latent(config: Config) -> Layers:
     """DeepSeek's latent attention: a vector of `kv_lora_rank` + `qk_rope_head_dim` values, whatever the heads."""
     if not config.get("kv_lora_rank"):
         raise PlanError("kv_lora_rank is not in the configuration, so its attention is not latent")
-    cache = Cache(Kind.LATENT, 1, config.number("kv_lora_rank") + config.number("qk_rope_head_dim"))
+    cache = Cache(CacheKind.LATENT, 1, config.number("kv_lora_rank") + config.number("qk_rope_head_dim"))
     return tuple((cache,) for _ in range(config.layers))
 
 
@@ -153,7 +153,7 @@ def sparse(config: Config) -> Layers:
     A token of the indexer: `index_head_dim` FP8 values and a scale of 4 bytes for each 128.
     """
     size = config.number("index_head_dim", 128)
-    indexer = Cache(Kind.INDEXER, 1, size + size // 128 * 4)
+    indexer = Cache(CacheKind.INDEXER, 1, size + size // 128 * 4)
     every, offset = config.number("index_topk_freq", 1), config.number("index_skip_topk_offset", 2)
     pattern = config.get("index_topk_pattern")
 
@@ -212,6 +212,6 @@ def whisper(config: Config) -> Layers:
     """Each decoder layer keeps its own tokens and the encoder's; the encoder keeps nothing."""
     heads = config.number("decoder_attention_heads")
     size = config.number("d_model") // heads
-    own = Cache(Kind.FULL, heads, size, size)
-    cross = Cache(Kind.CROSS, heads, size, size)
+    own = Cache(CacheKind.FULL, heads, size, size)
+    cross = Cache(CacheKind.CROSS, heads, size, size)
     return tuple((own, cross) for _ in range(config.number("decoder_layers")))

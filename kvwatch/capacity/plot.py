@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kvwatch.capacity.errors import PlanError
-from kvwatch.capacity.lengths import CONCURRENCIES
+from kvwatch.capacity.request_lengths import CONCURRENCIES
 from kvwatch.capacity.sizing import Layout
 from kvwatch.capacity.units import GIB, gib, thousands
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvwatch.capacity.answer import Plan
-from kvwatch.capacity.lengths import PERCENTILES
+from kvwatch.capacity.kv_plan import Plan
+from kvwatch.capacity.request_lengths import PERCENTILES
 from kvwatch.capacity.units import thousands
-from kvwatch.core.percentiles import LENGTHS
-from kvwatch.core.regimes import Regime
-from kvwatch.core.snapshot import Histogram
-from kvwatch.core.window import quantile
+from kvwatch.core.history.regimes import Regime
+from kvwatch.core.history.window import quantile
+from kvwatch.core.judgement.percentiles import LENGTHS
+from kvwatch.core.model.snapshot import Histogram
 
 _QUANTILES = dict(zip(PERCENTILES, (0.5, 0.95, 0.99), strict=True))
 _ROUND = 1024

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from kvwatch.capacity.caches import GROWING, LOCAL, Cache, Demand, Kind, Model
+from kvwatch.capacity.caches import GROWING, LOCAL, Cache, CacheKind, Demand, Model
 from kvwatch.capacity.dtypes import DTYPES, MODEL_BYTES, CacheDtype, cache_dtype
 from kvwatch.capacity.errors import PlanError
-from kvwatch.capacity.groups import Group, Page, grouped, stages
+from kvwatch.capacity.groups import CacheGroup, CachePage, grouped, stages
 from kvwatch.capacity.units import ceil_div
 
 #: The smallest block that attention kernels on NVIDIA GPUs take.
@@ -44,7 +44,7 @@ class Layout:
     flags: Flags
     dtype: CacheDtype
     block_size: int
-    groups: tuple[Group, ...]
+    groups: tuple[CacheGroup, ...]
     stages: tuple[range, ...]
 
     @cached_property
@@ -105,7 +105,7 @@ class Layout:
     @property
     def uniform(self) -> bool:
         """Every token takes the same, so that a capacity in tokens means the same at any length."""
-        return not self.model.has(Kind.SLIDING, Kind.CHUNKED, Kind.STATE, Kind.CROSS)
+        return not self.model.has(CacheKind.SLIDING, CacheKind.CHUNKED, CacheKind.STATE, CacheKind.CROSS)
 
     def _caches(self, stage: range) -> list[Cache]:
         return [cache for layer in stage for cache in self.model.layers[layer]]
@@ -183,11 +183,11 @@ def laid_out(model: Model, flags: Flags) -> Layout:
     pages = []
     for i, layer in enumerate(model.layers):
         for cache in layer:
-            if cache.kind is Kind.STATE:
+            if cache.kind is CacheKind.STATE:
                 own = _state(cache, flags, model_bytes)
-                pages.append((i, Page(cache, block, padded_state, padded_state - own)))
+                pages.append((i, CachePage(cache, block, padded_state, padded_state - own)))
             else:
-                pages.append((i, Page(cache, block, layout.token_bytes(cache) * block)))
+                pages.append((i, CachePage(cache, block, layout.token_bytes(cache) * block)))
     found = replace(layout, block_size=block, groups=grouped(pages))
     if found.bytes_per_block <= 0:
         raise PlanError("by its configuration this model keeps nothing: a number in it is 0")
@@ -203,7 +203,7 @@ def sized(layout: Layout, memory: int) -> Sizing:
 def _demand(model: Model, flags: Flags) -> Demand:
     # Async scheduling, the default, overlaps one step more than the pipeline has ranks: `max_concurrent_batches`.
     # A model without any attention has no prefix caching: `is_prefix_caching_supported`.
-    attends = any(cache.kind is not Kind.STATE for cache in model.caches)
+    attends = any(cache.kind is not CacheKind.STATE for cache in model.caches)
     return Demand(
         in_flight=(flags.pipeline + 1) * flags.batched,
         batched=flags.batched,
@@ -218,12 +218,12 @@ def _state(cache: Cache, flags: Flags, model_bytes: int) -> int:
 
 def _aligned(model: Model, layout: Layout, block: int, state: int) -> tuple[int, int]:
     """Block size and bytes of a state's page: a block of attention must be as large as a state."""
-    attending = Kind.LATENT if model.has(Kind.LATENT) else Kind.FULL
+    attending = CacheKind.LATENT if model.has(CacheKind.LATENT) else CacheKind.FULL
     if not model.has(attending):
         return block, state
     heads, size_k, size_v = model.page_heads or (1, 0, 0)
-    latent = next((cache for cache in model.caches if cache.kind is Kind.LATENT), None)
-    token = layout.token_bytes(latent or Cache(Kind.FULL, heads, size_k, size_v))
+    latent = next((cache for cache in model.caches if cache.kind is CacheKind.LATENT), None)
+    token = layout.token_bytes(latent or Cache(CacheKind.FULL, heads, size_k, size_v))
     unit = max(KERNEL_BLOCK, block, _LATENT_BLOCK if latent else 0)
     block = max(block, unit * ceil_div(state, unit * token))
     return block, block * token
@@ -231,11 +231,11 @@ def _aligned(model: Model, layout: Layout, block: int, state: int) -> tuple[int,
 
 def _dtype(model: Model, name: str) -> CacheDtype:
     found = cache_dtype(name if name != "auto" else model.quantized_cache or "auto")
-    if model.has(Kind.INDEXER) and found.name.startswith("fp8") and found.name != "fp8_ds_mla":
+    if model.has(CacheKind.INDEXER) and found.name.startswith("fp8") and found.name != "fp8_ds_mla":
         found = DTYPES[
             "fp8_ds_mla"
         ]  # sparse backends store FP8 so: `_canonicalize_sparse_mla_kv_cache_dtype`
-    if found.name == "bfloat16" and model.has(Kind.INDEXER):
+    if found.name == "bfloat16" and model.has(CacheKind.INDEXER):
         found = DTYPES["auto"]
     return found
 
@@ -256,14 +256,14 @@ def _check(model: Model, flags: Flags, dtype: CacheDtype) -> None:
         raise PlanError(
             f"--pipeline-parallel-size {flags.pipeline}: the model has {len(model.layers)} layers"
         )
-    if model.heads and model.heads % flags.tensor and not model.has(Kind.LATENT):
+    if model.heads and model.heads % flags.tensor and not model.has(CacheKind.LATENT):
         raise PlanError(
             f"--tensor-parallel-size {flags.tensor}: vLLM wants a divisor of the {model.heads} attention heads"
         )
     uneven = {
         cache.kv_heads
         for cache in model.caches
-        if cache.kind not in {Kind.LATENT, Kind.INDEXER, Kind.STATE}
+        if cache.kind not in {CacheKind.LATENT, CacheKind.INDEXER, CacheKind.STATE}
         and (
             cache.kv_heads % flags.tensor if cache.kv_heads >= flags.tensor else flags.tensor % cache.kv_heads
         )
@@ -278,18 +278,18 @@ def _check(model: Model, flags: Flags, dtype: CacheDtype) -> None:
         )
     if flags.context > 1:
         _check_context(model, flags)
-    if dtype.latent_bytes and not model.has(Kind.LATENT):
+    if dtype.latent_bytes and not model.has(CacheKind.LATENT):
         raise PlanError(f"--kv-cache-dtype {dtype.name} is for latent attention, which this model has not")
-    if not dtype.latent and model.has(Kind.LATENT):
+    if not dtype.latent and model.has(CacheKind.LATENT):
         raise PlanError(f"--kv-cache-dtype {dtype.name} is not for latent attention, which this model has")
 
 
 def _check_context(model: Model, flags: Flags) -> None:
-    if model.has(Kind.SLIDING, Kind.CHUNKED):
+    if model.has(CacheKind.SLIDING, CacheKind.CHUNKED):
         raise PlanError(
             "--decode-context-parallel-size: vLLM has none for layers that look back through a window"
         )
-    heads = max((cache.kv_heads for cache in model.caches if cache.kind is Kind.FULL), default=0)
+    heads = max((cache.kv_heads for cache in model.caches if cache.kind is CacheKind.FULL), default=0)
     if heads and flags.tensor // heads < flags.context:
         raise PlanError(
             f"--decode-context-parallel-size {flags.context}: ranks can share tokens only where they repeat heads,"

@@ -5,7 +5,7 @@ As `layers`, from the `get_mamba_state_shape_from_config` and `..._dtype_...` of
 
 from __future__ import annotations
 
-from kvwatch.capacity.caches import Cache, Kind, State
+from kvwatch.capacity.caches import Cache, CacheKind, RecurrentState
 from kvwatch.capacity.config import Config
 from kvwatch.capacity.errors import PlanError
 from kvwatch.capacity.layers import FULL, Layers, attention
@@ -95,8 +95,8 @@ def linear(config: Config) -> Layers:
     k_heads, v_heads = config.number("linear_num_key_heads"), config.number("linear_num_value_heads")
     k_size, v_size = config.number("linear_key_head_dim"), config.number("linear_value_head_dim")
     cache = Cache(
-        Kind.STATE,
-        state=State(
+        CacheKind.STATE,
+        state=RecurrentState(
             rows=config.number("linear_conv_kernel_dim") - 1,
             inner=2 * k_size * k_heads + v_size * v_heads,
             recurrent=v_heads * v_size * k_size,
@@ -113,12 +113,15 @@ def short_conv(config: Config) -> Layers:
         attends = config.get("full_attn_idxs", range(config.layers))
         types = [FULL if i in attends else "conv" for i in range(config.layers)]
     width = config.number("conv_dim", config.needed("hidden"))
-    state = Cache(Kind.STATE, state=State(rows=config.number("conv_L_cache") - 1, inner=width, recurrent=0))
+    state = Cache(
+        CacheKind.STATE,
+        state=RecurrentState(rows=config.number("conv_L_cache") - 1, inner=width, recurrent=0),
+    )
     return tuple((attention(config) if kind == FULL else state,) for kind in types)
 
 
 def _mamba1(inner: int, size: int, kernel: int) -> Cache:
-    return Cache(Kind.STATE, state=State(rows=kernel - 1, inner=inner, recurrent=inner * size))
+    return Cache(CacheKind.STATE, state=RecurrentState(rows=kernel - 1, inner=inner, recurrent=inner * size))
 
 
 def _mamba2(
@@ -126,8 +129,8 @@ def _mamba2(
 ) -> Cache:
     count, size, state = heads
     return Cache(
-        Kind.STATE,
-        state=State(
+        CacheKind.STATE,
+        state=RecurrentState(
             kernel - 1, inner, count * size * state, recurrent_bytes, groups, 2 * state, checkpoints=1
         ),
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kvwatch.capacity.caches import Cache, Kind
-from kvwatch.capacity.groups import Group
+from kvwatch.capacity.caches import Cache, CacheKind
+from kvwatch.capacity.groups import CacheGroup
 from kvwatch.capacity.memory import Budget
 from kvwatch.capacity.sizing import Layout, Sizing
 from kvwatch.capacity.units import gib, thousands
@@ -69,14 +69,14 @@ def _layer(layout: Layout, cache: Cache, count: int) -> str:
     size = layout.token_bytes(cache)
     per_value = dtype.per_value(layout.model_bytes)
     match cache.kind:
-        case Kind.STATE:
+        case CacheKind.STATE:
             held = cache.state.bytes(tensor, layout.model_bytes) if cache.state else 0
             return f"{who}: {thousands(held)} B each, whatever the length"
-        case Kind.INDEXER:
+        case CacheKind.INDEXER:
             return f"{who}: {size} B a token, FP8 values with their scales"
-        case Kind.LATENT if dtype.latent_bytes:
+        case CacheKind.LATENT if dtype.latent_bytes:
             return f"{who}: {size} B a token ({dtype.meaning}), whole on every GPU"
-        case Kind.LATENT:
+        case CacheKind.LATENT:
             return f"{who}: {cache.head_k} values × {per_value:g} B = {size} B a token, whole on every GPU"
     heads = max(1, cache.kv_heads // tensor)
     shared = f" ({cache.kv_heads} over {tensor} GPUs)" if tensor > 1 else ""
@@ -105,10 +105,10 @@ def _one_group(layout: Layout) -> str:
     return f"A block of {block} tokens, all layers: {thousands(layout.bytes_per_block)} B"
 
 
-def _group(group: Group, number: int) -> str:
+def _group(group: CacheGroup, number: int) -> str:
     page = group.page
     count = len(group.pages)
-    tokens = "a state" if page.cache.kind is Kind.STATE else f"{page.block} tokens"
+    tokens = "a state" if page.cache.kind is CacheKind.STATE else f"{page.block} tokens"
     waste = f", {thousands(page.padded)} B of it unused" if page.padded else ""
     filled = f", and room for {group.filled} that are not there" if group.filled else ""
     return (

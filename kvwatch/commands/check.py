@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kvwatch.commands import live, options
+from kvwatch.commands.check_verdict import Conclusion, conclude
 from kvwatch.commands.checklist import checklist
 from kvwatch.commands.output import draw, print_json
-from kvwatch.commands.verdict import Conclusion, conclude
 from kvwatch.commands.watch import Watch
-from kvwatch.core import report
-from kvwatch.core.pipeline import next_pace
+from kvwatch.core.export import report
+from kvwatch.core.judgement.pipeline import next_pace
 from kvwatch.settings import Settings, TargetSettings
 
 HELP = "watch a server for a while and say what is wrong with it"
@@ -86,7 +86,7 @@ def _tell(args: argparse.Namespace, target: TargetSettings, watch: Watch, found:
     if args.json:
         print_json(as_data(watch, found, points=args.checklist), indent=None if args.watch else 2)
         return
-    from kvwatch.commands.checked import checklist_of, report_of
+    from kvwatch.commands.check_report import checklist_of, report_of
 
     draw(report_of(watch, target.url, found, everything=args.all))
     if args.checklist:
@@ -146,7 +146,7 @@ def _on_screen(
     """Shows the report as it stands after each scrape, on a screen of its own."""
     from rich.live import Live
 
-    from kvwatch.commands.checked import report_of
+    from kvwatch.commands.check_report import report_of
     from kvwatch.commands.output import screen
 
     with Live(console=screen(), screen=True, auto_refresh=False) as shown:

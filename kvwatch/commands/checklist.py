@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from kvwatch.core.derive import capacity_tokens
-from kvwatch.core.percentiles import QUANTILES
-from kvwatch.core.report import identity, number
-from kvwatch.core.snapshot import EngineKey, Histogram
-from kvwatch.core.state import EngineState, State
-from kvwatch.core.window import quantile
+from kvwatch.core.export.report import identity
+from kvwatch.core.history.window import quantile
+from kvwatch.core.judgement.derive import capacity_tokens
+from kvwatch.core.judgement.percentiles import QUANTILES
+from kvwatch.core.judgement.state import EngineState, State
+from kvwatch.core.model.snapshot import EngineKey, Histogram
+from kvwatch.text.numbers import format_number
 
 
 class Mark(StrEnum):
@@ -33,7 +34,7 @@ class Mark(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class CheckedValue:
     """What the data of one engine shows of a point."""
 
     key: EngineKey
@@ -46,7 +47,7 @@ class Point:
     """One point of the checklist: `shown` by engine, `yours` what only the operator knows."""
 
     title: str
-    shown: tuple[Shown, ...]
+    shown: tuple[CheckedValue, ...]
     yours: str
 
     @property
@@ -62,7 +63,7 @@ class Point:
 def checklist(state: State) -> tuple[Point, ...]:
     """Every point, for the engines of a state that was read from a good page."""
     return tuple(
-        Point(title, tuple(Shown(key, *look(state, one)) for key, one in state.engines.items()), yours)
+        Point(title, tuple(CheckedValue(key, *look(state, one)) for key, one in state.engines.items()), yours)
         for title, look, yours in _POINTS
     )
 
@@ -79,8 +80,11 @@ def _shape(_: State, one: EngineState) -> tuple[Mark, str]:
     tokens, why = capacity_tokens(one.snapshot)
     if tokens is None:
         return Mark.UNKNOWN, f"how many tokens the cache holds is not told: {why}"
-    blocks = f" in {number(config.num_gpu_blocks)} blocks of {number(config.block_size)}"
-    return Mark.YOURS, f"the cache holds {number(tokens)} tokens{blocks if config.num_gpu_blocks else ''}"
+    blocks = f" in {format_number(config.num_gpu_blocks)} blocks of {format_number(config.block_size)}"
+    return (
+        Mark.YOURS,
+        f"the cache holds {format_number(tokens)} tokens{blocks if config.num_gpu_blocks else ''}",
+    )
 
 
 def _lengths(_: State, one: EngineState) -> tuple[Mark, str]:
@@ -90,16 +94,21 @@ def _lengths(_: State, one: EngineState) -> tuple[Mark, str]:
         if seen is None or seen.count < _FEW:
             return (
                 Mark.UNKNOWN,
-                f"{number(seen.count if seen else 0)} requests finished: too few to tell lengths",
+                f"{format_number(seen.count if seen else 0)} requests finished: too few to tell lengths",
             )
         told.append(f"{word} {', '.join(f'p{100 * q:g} {_at(seen, q)}' for q in QUANTILES)}")
     count = one.raw_ladders["request_prompt_tokens"].count
-    return Mark.SHOWN, f"{'; '.join(told)} tokens, of {number(count)} requests that finished since the start"
+    return (
+        Mark.SHOWN,
+        f"{'; '.join(told)} tokens, of {format_number(count)} requests that finished since the start",
+    )
 
 
 def _at(seen: Histogram, q: float) -> str:
     found = quantile(seen, q)
-    return "unknown" if found is None else f"{'≥ ' if found.at_least else ''}{number(round(found.value))}"
+    return (
+        "unknown" if found is None else f"{'≥ ' if found.at_least else ''}{format_number(round(found.value))}"
+    )
 
 
 def _limit(state: State, one: EngineState) -> tuple[Mark, str]:
@@ -107,7 +116,7 @@ def _limit(state: State, one: EngineState) -> tuple[Mark, str]:
     longest = (facts or {}).get(one.key.model_name) or one.snapshot.config.max_model_len
     if longest is None:
         return Mark.UNKNOWN, "this server does not say the longest request that it takes"
-    takes = f"it takes requests of up to {number(longest)} tokens"
+    takes = f"it takes requests of up to {format_number(longest)} tokens"
     parts = [one.raw_ladders.get(name) for name in ("request_prompt_tokens", "request_generation_tokens")]
     ends = [quantile(part, 0.99) for part in parts if part is not None and part.count >= _FEW]
     if len(ends) < len(parts) or not all(ends):
@@ -115,7 +124,7 @@ def _limit(state: State, one: EngineState) -> tuple[Mark, str]:
     served = sum(end.value for end in ends if end)
     times = longest / max(served, 1.0)
     most = state.limits["max_model_len_oversized.times"]
-    text = f"{takes}, {times:.1f} times the p99 of those served ({number(round(served))})"
+    text = f"{takes}, {times:.1f} times the p99 of those served ({format_number(round(served))})"
     return (Mark.LOOK, f"{text}: lower --max-model-len") if times >= most else (Mark.SHOWN, text)
 
 
@@ -126,7 +135,7 @@ def _load(_: State, one: EngineState) -> tuple[Mark, str]:
     )
     if finished is None or preempted is None:
         return Mark.UNKNOWN, "finished requests or preemptions are not exposed"
-    text = f"{number(finished)} requests finished and {number(preempted)} preemptions since the start"
+    text = f"{format_number(finished)} requests finished and {format_number(preempted)} preemptions since the start"
     if preempted > _MUCH * max(finished, 1.0) and preempted >= 3:
         return Mark.LOOK, f"{text}: this load does not fit the cache"
     return Mark.YOURS, text
@@ -140,7 +149,7 @@ def _prefixes(state: State, one: EngineState) -> tuple[Mark, str]:
     if not asked or hits is None:
         return Mark.UNKNOWN, "nothing was looked up in the prefix cache, or it is not exposed"
     share = hits / asked
-    text = f"{share:.0%} of {number(asked)} tokens looked up since the start were found in the prefix cache"
+    text = f"{share:.0%} of {format_number(asked)} tokens looked up since the start were found in the prefix cache"
     low = share < state.limits["prefix_cache_ineffective.hit_ratio"]
     return (Mark.LOOK, f"{text}: what differs at the head of the prompts?") if low else (Mark.SHOWN, text)
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from kvwatch.commands import options
 from kvwatch.commands.output import print_json, say
-from kvwatch.core.symptoms import BY_ID
+from kvwatch.core.judgement.symptoms import BY_ID
 from kvwatch.recording import RecordingError, WriteError, read
 from kvwatch.settings import TargetSettings
 
 if TYPE_CHECKING:
-    from kvwatch.core.policy import Policy
-    from kvwatch.experiment import Run
+    from kvwatch.core.judgement.policy import Policy
+    from kvwatch.experiment import MeasuredRun
 
 HELP = "compare recordings and say what one changed option did"
 EPILOG = """\
@@ -75,13 +75,13 @@ def main(args: argparse.Namespace) -> int:
     else:
         say(as_markdown(comparison) if args.markdown else as_text(comparison))
     if args.html is not None:
-        from kvwatch.experiment.html import as_html
+        from kvwatch.experiment.comparison_html import as_html
 
         _write(Path(args.html), as_html(comparison))
     return 0
 
 
-def _runs(args: argparse.Namespace, policy: Policy) -> list[Run]:
+def _runs(args: argparse.Namespace, policy: Policy) -> list[MeasuredRun]:
     """The runs in the recordings, each with a name of its own."""
     from tqdm import tqdm
 
@@ -101,7 +101,7 @@ def _bare(file: str) -> str:
     return Path(file).name.removesuffix(".gz").removesuffix(".jsonl") or file
 
 
-def _distinct(runs: Sequence[Run], files: Sequence[str]) -> list[Run]:
+def _distinct(runs: Sequence[MeasuredRun], files: Sequence[str]) -> list[MeasuredRun]:
     """Runs of one name are told apart by their files."""
     names = [run.name for run in runs]
     return [

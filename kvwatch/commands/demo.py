@@ -9,7 +9,7 @@ import logging
 import socket
 from typing import Any
 
-from kvwatch.commands import options, recorded, text
+from kvwatch.commands import options, serve_recording, terminal_text
 from kvwatch.commands.output import print_json, say
 from kvwatch.settings import Settings, TargetSettings
 
@@ -39,7 +39,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
         type=options.port,
-        help=f"port to serve on (default: {_PORT}, with --server-only {recorded.PORT})",
+        help=f"port to serve on (default: {_PORT}, with --server-only {serve_recording.PORT})",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default: 127.0.0.1)")
     parser.add_argument(
@@ -58,8 +58,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     try:
         if args.server_only:
-            port = recorded.PORT if args.port is None else args.port
-            return asyncio.run(recorded.serve(args.host, port, args.seconds, as_json=args.json))
+            port = serve_recording.PORT if args.port is None else args.port
+            return asyncio.run(serve_recording.serve(args.host, port, args.seconds, as_json=args.json))
         return asyncio.run(_demo(args, _Sayer(as_json=args.json)))
     except KeyboardInterrupt:
         return 0
@@ -83,7 +83,7 @@ async def _demo(args: argparse.Namespace, say: _Sayer) -> int:
     from kvwatch.sidecar.service import serve
 
     clock = ScaledClock(SystemClock(), _SPEED)
-    playback = recorded.playback(
+    playback = serve_recording.playback(
         clock.now,
         lambda n: say(
             "\n-- the recording is over and begins anew, which looks like a restart of vLLM --", round=n
@@ -184,13 +184,13 @@ async def _tell(url: str, say: _Sayer) -> None:
 
 
 def _words(change: dict[str, Any], firing: list[dict[str, Any]], start: float) -> str:
-    at = text.clock(change["at"] - start)
+    at = terminal_text.clock(change["at"] - start)
     symptom, after = change["symptom"], change["to"]
     if after == "firing":
-        blocks = [text.finding(one) for one in firing]
+        blocks = [terminal_text.finding(one) for one in firing]
         return "\n".join([f"{at}  {symptom} fires:", *blocks, ""])
     if after == "pending":
-        return f"{at}  {symptom} is pending: {text.evidence(change['evidence'], 4)}"
+        return f"{at}  {symptom} is pending: {terminal_text.evidence(change['evidence'], 4)}"
     if after == "inactive":
         return f"{at}  {symptom} is over"
     return f"{at}  {symptom} can't be told: {change.get('reason', '')}"

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from kvwatch.commands import options, text
+from kvwatch.commands import options, terminal_text
 from kvwatch.commands.output import print_json, say
 
 if TYPE_CHECKING:
     from kvwatch.logs import Explanation
-    from kvwatch.logs.running import Shown
+    from kvwatch.logs.statistics_judgement import LoggedSymptom
 
 HELP = "read a log of vLLM: why it did not start, and what its statistics lines show"
 EPILOG = """\
@@ -41,11 +41,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from kvwatch.logs import Reader
-    from kvwatch.recording import opened
+    from kvwatch.logs import LogReader
+    from kvwatch.recording import open_file
 
-    reader = Reader()
-    with opened(args.file) as file:
+    reader = LogReader()
+    with open_file(args.file) as file:
         for piece in _shown(file.pieces(_PIECE), file.size, args):
             reader.feed(piece)
         damage = file.damage
@@ -89,8 +89,8 @@ def as_data(found: Explanation, notes: list[str]) -> dict[str, Any]:
     }
 
 
-def _symptom(one: Shown) -> dict[str, Any]:
-    from kvwatch.core.symptoms import BY_ID
+def _symptom(one: LoggedSymptom) -> dict[str, Any]:
+    from kvwatch.core.judgement.symptoms import BY_ID
 
     row = BY_ID[one.symptom]
     return {
@@ -110,12 +110,12 @@ def _symptom(one: Shown) -> dict[str, Any]:
 
 def _print(name: str, found: Explanation, notes: list[str]) -> None:
     say(f"{'standard input' if name == '-' else name}: {found.verdict} ({_SURE[found.confidence]})")
-    for line in text.wrapped(found.meaning, "  "):
+    for line in terminal_text.wrapped(found.meaning, "  "):
         say(line)
     if found.evidence:
         say("\n  The lines it stands on:")
     for number, said in found.evidence:
-        for line in text.wrapped(f"{number}: {said}", "    "):
+        for line in terminal_text.wrapped(f"{number}: {said}", "    "):
             say(line)
     if found.budget:
         say("\n  Memory, GiB:")
@@ -123,29 +123,33 @@ def _print(name: str, found: Explanation, notes: list[str]) -> None:
             say(f"    {'- ' if step.takes else '  '}{step.what:<48} {step.gib:>8.2f}")
     if found.actions:
         say()
-    for line in text.listed("What to do, in this order:", _numbered(found.actions)):
+    for line in terminal_text.listed("What to do, in this order:", _numbered(found.actions)):
         say(line)
     for one in found.symptoms:
         _print_symptom(one)
     if notes:
         say()
-    for line in text.listed("Notes:", [f"- {note}" for note in notes]):
+    for line in terminal_text.listed("Notes:", [f"- {note}" for note in notes]):
         say(line)
 
 
-def _print_symptom(one: Shown) -> None:
-    from kvwatch.core.symptoms import BY_ID
+def _print_symptom(one: LoggedSymptom) -> None:
+    from kvwatch.core.judgement.symptoms import BY_ID
 
     row = BY_ID[one.symptom]
     say(f"\n{str(row.severity).upper()}: {row.title}")
     where = f" of engine {one.key.engine}" if one.key.engine else ""
-    lines = text.wrapped(f"{one.symptom}{where}, first in line {one.line} ({_SURE[one.confidence]})", "  ")
+    lines = terminal_text.wrapped(
+        f"{one.symptom}{where}, first in line {one.line} ({_SURE[one.confidence]})", "  "
+    )
     if one.explained_by:
-        lines += text.wrapped(f"Explained by {', '.join(one.explained_by)}: act on that first.", "  ")
-    lines += text.wrapped(row.meaning, "  ")
-    lines += text.wrapped(f"Evidence: {text.evidence(one.evidence)}", "  ")
+        lines += terminal_text.wrapped(
+            f"Explained by {', '.join(one.explained_by)}: act on that first.", "  "
+        )
+    lines += terminal_text.wrapped(row.meaning, "  ")
+    lines += terminal_text.wrapped(f"Evidence: {terminal_text.evidence(one.evidence)}", "  ")
     if not one.explained_by:
-        lines += text.listed("What to do, in this order:", _numbered(one.actions))
+        lines += terminal_text.listed("What to do, in this order:", _numbered(one.actions))
     say("\n".join(lines))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvwatch.core.outcome import Outcome
-from kvwatch.core.pipeline import advance
-from kvwatch.core.policy import Policy
-from kvwatch.core.report import number
-from kvwatch.core.state import EngineState, State, initial
+from kvwatch.core.judgement.pipeline import advance
+from kvwatch.core.judgement.policy import Policy
+from kvwatch.core.judgement.state import EngineState, State, initial
+from kvwatch.core.model.outcome import Outcome
+from kvwatch.text.numbers import format_number
 
 
 class Figures:
@@ -35,7 +35,9 @@ def _shown(state: State) -> str:
         ("", _over(sum, engines, lambda one: one.derived.get("generation_tokens_per_second")), " tokens/s"),
     )
     return ", ".join(
-        f"{name} {number(round(value))}{unit}".lstrip() for name, value, unit in parts if value is not None
+        f"{name} {format_number(round(value))}{unit}".lstrip()
+        for name, value, unit in parts
+        if value is not None
     )
 
 

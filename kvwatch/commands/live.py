@@ -12,9 +12,9 @@ from typing import Any
 
 from kvwatch.commands import options
 from kvwatch.commands.output import complain
-from kvwatch.core.outcome import Facts, Outcome, Pace, Scrape
+from kvwatch.core.model.outcome import Outcome, Pace, Scrape, ServerInfo
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load
-from kvwatch.settings.target import overridden, parse_target, same_server
+from kvwatch.settings.target_settings import overridden, parse_target, same_server
 
 TARGET_FLAGS = (
     "token_file",
@@ -128,10 +128,10 @@ class _Asking:
     """Asks once, beside the scrapes, what the other endpoints of a server say."""
 
     def __init__(self) -> None:
-        self._task: asyncio.Task[Facts] | None = None
+        self._task: asyncio.Task[ServerInfo] | None = None
         self._taken = False
 
-    def take(self, ask: Callable[[], Coroutine[Any, Any, Facts]]) -> Facts | None:
+    def take(self, ask: Callable[[], Coroutine[Any, Any, ServerInfo]]) -> ServerInfo | None:
         """What they said, the first time that it is known."""
         if self._task is None:
             self._task = asyncio.create_task(ask())
@@ -155,17 +155,19 @@ async def scrapes(
 ) -> AsyncIterator[tuple[float, Outcome]]:
     """Whole pages, an interval apart, with their monotonic time and what was read meanwhile of the GPUs and, once it
     answers, of the server's other endpoints, until the time is over or `stop` is set."""
-    from kvwatch.sidecar.clients import CannotServe, usable_client
     from kvwatch.sidecar.clock import SystemClock
-    from kvwatch.sidecar.gpus import read_beside
-    from kvwatch.sidecar.lookups import Lookups
-    from kvwatch.sidecar.scrape import Scraper
+    from kvwatch.sidecar.http_client import ClientError, usable_client
+    from kvwatch.sidecar.polling.gpu_reader import read_beside
+    from kvwatch.sidecar.polling.scrape import Scraper
+    from kvwatch.sidecar.serving.hardening.dns_executor import DnsExecutor
 
-    asyncio.get_running_loop().set_default_executor(Lookups())  # nobody waits for a name server at the end
+    asyncio.get_running_loop().set_default_executor(
+        DnsExecutor()
+    )  # nobody waits for a name server at the end
     clock = SystemClock()
     try:
         client = usable_client(target, "target")
-    except CannotServe as error:
+    except ClientError as error:
         raise SettingsError([str(error)]) from None
     async with client, read_beside(settings, clock) as gpus, contextlib.AsyncExitStack() as stack:
         scraper, feed = Scraper(target, settings, client), gpus.feed()

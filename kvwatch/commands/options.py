@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from kvwatch.commands.output import complain
 from kvwatch.settings import Settings, load
-from kvwatch.settings.model import choices
+from kvwatch.settings.settings_model import choices
 from kvwatch.settings.sources import SECRET, SERVERS, flag
-from kvwatch.settings.target import MOST_SEQS, target_name
+from kvwatch.settings.target_settings import MOST_SEQS, target_name
 from kvwatch.settings.values import duration
 from kvwatch.settings.values import size as byte_size
 

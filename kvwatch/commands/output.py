@@ -16,8 +16,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from kvwatch.core.report import clean
-from kvwatch.settings.plain import escaped, redacted
+from kvwatch.core.export.report import json_safe
+from kvwatch.text.redact import escape, redact
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -54,12 +54,12 @@ def prepare() -> None:
 def say(text: str = "", *, end: str = "\n", flush: bool = False) -> None:
     """Prints for people."""
     with _writing():
-        print(escaped(redacted(text)), end=end, flush=flush)
+        print(escape(redact(text)), end=end, flush=flush)
 
 
 def shown(text: str) -> str:
     """`text` as it may be shown: without secrets, and without what a terminal would obey. For `draw`."""
-    return escaped(redacted(text), keep="\n")
+    return escape(redact(text), keep="\n")
 
 
 def screen() -> Console:
@@ -85,12 +85,12 @@ def draw(picture: RenderableType) -> None:
 def complain(line: str) -> None:
     """Prints one line to standard error. Where that can't be, there is nobody to tell."""
     with contextlib.suppress(OSError):
-        print(f"kvwatch: {escaped(redacted(line), keep='')}", file=sys.stderr)
+        print(f"kvwatch: {escape(redact(line), keep='')}", file=sys.stderr)
 
 
 def print_json(data: Mapping[str, Any], *, indent: int | None = 2) -> None:
     """Prints for programs; in ASCII where standard output is not UTF-8."""
-    text = json.dumps(_shown(clean(data)), indent=indent, ensure_ascii=not _is_utf8(), allow_nan=False)
+    text = json.dumps(_shown(json_safe(data)), indent=indent, ensure_ascii=not _is_utf8(), allow_nan=False)
     if not text.isascii() or "\x7f" in text:
         text = _UNSEEN.sub(lambda found: _as_json(found[0]), text)
     with _writing():
@@ -139,7 +139,7 @@ def _as_json(char: str) -> str:
 def _shown(value: Any) -> Any:
     """Plain data with no secret in its texts."""
     if isinstance(value, str):
-        return redacted(value)
+        return redact(value)
     if isinstance(value, dict):
         return {name: _shown(one) for name, one in value.items()}
     return [_shown(one) for one in value] if isinstance(value, list) else value

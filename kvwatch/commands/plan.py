@@ -12,8 +12,8 @@ from kvwatch.commands.output import complain, print_json, say
 from kvwatch.settings.values import size
 
 if TYPE_CHECKING:
-    from kvwatch.capacity.answer import Plan
     from kvwatch.capacity.caches import Model
+    from kvwatch.capacity.kv_plan import Plan
     from kvwatch.capacity.memory import Budget
     from kvwatch.capacity.serving import Server
     from kvwatch.capacity.sizing import Flags
@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from kvwatch.capacity.errors import PlanError
     from kvwatch.capacity.serving import advise
-    from kvwatch.commands import plan_live, plan_text
+    from kvwatch.commands import plan_live, plan_report
 
     _check_plot(args.plot)
     model = _model(args)
@@ -78,9 +78,9 @@ def _run(args: argparse.Namespace) -> int:
         print_json((plan.as_data() if plan else {}) | ({"live": advice.as_data()} if advice else {}))
     else:
         if plan is not None:
-            plan_text.show(plan)
+            plan_report.show(plan)
         if advice is not None:
-            plan_text.show_live(plan_live.lines(advice), first=plan is None)
+            plan_report.show_live(plan_live.lines(advice), first=plan is None)
         if args.plot is not None:
             say(f"\nDrawn: {args.plot}")
     return 1 if plan is not None and plan.sizing is not None and not plan.sizing.fits else 0
@@ -88,7 +88,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _model(args: argparse.Namespace) -> Model | None:
     from kvwatch.capacity.errors import PlanError
-    from kvwatch.capacity.model import from_config, from_numbers
+    from kvwatch.capacity.kv_model import from_config, from_numbers
 
     numbers = {"--layers": args.layers, "--kv-heads": args.kv_heads, "--head-dim": args.head_dim}
     given = [name for name, value in numbers.items() if value]
@@ -143,8 +143,8 @@ def _only_with_model(args: argparse.Namespace) -> None:
 
 
 def _plan(args: argparse.Namespace, model: Model, live: Server | None) -> Plan:
-    from kvwatch.capacity.answer import Plan
-    from kvwatch.capacity.caches import Kind
+    from kvwatch.capacity.caches import CacheKind
+    from kvwatch.capacity.kv_plan import Plan
     from kvwatch.capacity.sizing import Flags, laid_out
     from kvwatch.commands.plan_options import DEFAULT_BATCHED
 
@@ -160,7 +160,7 @@ def _plan(args: argparse.Namespace, model: Model, live: Server | None) -> Plan:
     if live is not None:
         length = length or live.max_model_len
         dtype = live.cache_dtype if dtype == "auto" and live.cache_dtype else dtype
-        block = block or (live.block_size if not model.has(Kind.STATE) else None)
+        block = block or (live.block_size if not model.has(CacheKind.STATE) else None)
     flags = Flags(
         dtype,
         args.tensor_parallel_size,

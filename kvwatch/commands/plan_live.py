@@ -12,10 +12,10 @@ from kvwatch.capacity.serving import Advice, Server, served
 from kvwatch.capacity.units import thousands
 from kvwatch.commands import live
 from kvwatch.commands.watch import Watch
-from kvwatch.core.derive import capacity_tokens
-from kvwatch.core.judging import max_model_len
-from kvwatch.core.regimes import Regime
-from kvwatch.core.state import EngineState, State
+from kvwatch.core.history.regimes import Regime
+from kvwatch.core.judgement.derive import capacity_tokens
+from kvwatch.core.judgement.judge import max_model_len
+from kvwatch.core.judgement.state import EngineState, State
 
 if TYPE_CHECKING:
     from kvwatch.settings import Settings, TargetSettings

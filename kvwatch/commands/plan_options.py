@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from kvwatch.capacity.lengths import parse
+from kvwatch.capacity.request_lengths import parse
 from kvwatch.capacity.units import tokens
 from kvwatch.commands import live, options
 from kvwatch.settings.values import size

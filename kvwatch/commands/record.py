@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from kvwatch.commands import live, options
 from kvwatch.commands.figures import Figures
 from kvwatch.commands.output import complain, print_json, say
-from kvwatch.core.gpu import chosen
-from kvwatch.core.outcome import Failure, Outcome, Scrape, ScrapeError
+from kvwatch.core.model.gpu import select_gpus
+from kvwatch.core.model.outcome import Failure, Outcome, Scrape, ScrapeError
 from kvwatch.recording import MAX_LABEL, Record, WriteError, Writer
 from kvwatch.settings import Settings, TargetSettings
 
@@ -184,7 +184,7 @@ def _label(given: str) -> str:
 
 def _record_of(outcome: Outcome, gpus: Sequence[str]) -> Record:
     """What is recorded of an outcome; of the GPUs only those that are the server's."""
-    gpu = outcome.gpu and replace(outcome.gpu, gpus=chosen(outcome.gpu.gpus, gpus)[0])
+    gpu = outcome.gpu and replace(outcome.gpu, gpus=select_gpus(outcome.gpu.gpus, gpus)[0])
     if isinstance(outcome, Scrape):
         return Record(
             outcome.wall, 200, outcome.body, content_type=outcome.content_type, gpu=gpu, facts=outcome.facts

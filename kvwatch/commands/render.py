@@ -32,6 +32,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from kvwatch.mixin import render
+    from kvwatch.mixin import rendered_files
 
-    return render.main(check=args.check, config=args.config)
+    return rendered_files.main(check=args.check, config=args.config)

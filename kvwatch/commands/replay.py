@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
 
-from kvwatch.commands import options, text
+from kvwatch.commands import options, terminal_text
 from kvwatch.commands.output import complain, print_json, say
 from kvwatch.commands.watch import Watch
-from kvwatch.core.pipeline import next_pace
-from kvwatch.core.state import Event, Transition
-from kvwatch.recording import Skipped, Step, outcome, read, spaced
+from kvwatch.core.judgement.pipeline import next_pace
+from kvwatch.core.judgement.state import Event, Transition
+from kvwatch.recording import ClockStep, Skipped, outcome_of, read, with_spacing
 from kvwatch.settings import Settings, TargetSettings
 
 HELP = "judge a recording and print what happened when"
@@ -57,9 +57,9 @@ def main(args: argparse.Namespace) -> int:
     target = _target(settings, args)
     watch = Watch(target.name, settings.policy(target))
     skipped: list[Skipped] = []
-    steps: list[Step] = []
+    steps: list[ClockStep] = []
     spacings: set[float] = set()
-    with closing(spaced(read(args.file), steps.append)) as records:
+    with closing(with_spacing(read(args.file), steps.append)) as records:
         for number, (record, spacing) in enumerate(records):
             if not (number or args.json):
                 say(f"{args.file}; times are since the first scrape\n")
@@ -69,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
             spacings.add(spacing)
             told = len(watch.events)
             pace = next_pace(watch.state, record.t)
-            transitions = watch.take(outcome(record, interval_s=spacing, pace=pace), record.t)
+            transitions = watch.take(outcome_of(record, interval_s=spacing, pace=pace), record.t)
             if not args.json:
                 _print_lines(watch, watch.events[told:], transitions)
     if args.json:
@@ -93,7 +93,7 @@ def _target(settings: Settings, args: argparse.Namespace) -> TargetSettings:
     return found.model_copy(update={"max_num_seqs": args.max_num_seqs})
 
 
-def as_data(watch: Watch, skipped: list[Skipped], steps: list[Step]) -> dict[str, Any]:
+def as_data(watch: Watch, skipped: list[Skipped], steps: list[ClockStep]) -> dict[str, Any]:
     return watch.as_data() | {
         "skipped": [{"line": one.line, "reason": one.reason} for one in skipped],
         "notes": [{"t": round(one.t - (watch.start or 0.0), 3), "text": one.text} for one in steps],
@@ -103,9 +103,9 @@ def as_data(watch: Watch, skipped: list[Skipped], steps: list[Step]) -> dict[str
 def _print_lines(watch: Watch, events: Iterable[Event], transitions: Iterable[Transition]) -> None:
     start = watch.start or 0.0
     for event in events:
-        say(text.event(event, start))
+        say(terminal_text.event(event, start))
     for transition in transitions:
-        say(text.transition(transition, start))
+        say(terminal_text.transition(transition, start))
 
 
 def _print_end(watch: Watch, skipped: list[Skipped], spacings: set[float]) -> None:
@@ -121,11 +121,11 @@ def _print_end(watch: Watch, skipped: list[Skipped], spacings: set[float]) -> No
         say(f"  {reason}: line {shown}")
 
 
-def _print_steps(watch: Watch, steps: list[Step]) -> None:
+def _print_steps(watch: Watch, steps: list[ClockStep]) -> None:
     if steps:
         say("\nNotes:")
     for one in steps[:_SHOWN]:
-        say(f"  {text.clock(one.t - (watch.start or 0.0))}  {one.text}")
+        say(f"  {terminal_text.clock(one.t - (watch.start or 0.0))}  {one.text}")
     if len(steps) > _SHOWN:
         say(f"  and {len(steps) - _SHOWN} times more")
 
@@ -135,9 +135,9 @@ def _print_watched(watch: Watch, spacings: set[float]) -> None:
         say("    no symptom changed its state")
     fewest, most = f"{min(spacings):.2g}", f"{max(spacings):.2g}"
     every = fewest if fewest == most else f"{fewest} to {most}"
-    say(f"\n{text.scrapes(watch.samples, watch.duration_s, watch.failures)}; one every {every} s")
-    say(f"Time per regime: {text.shares(watch.regimes())}")
+    say(f"\n{terminal_text.scrapes(watch.samples, watch.duration_s, watch.failures)}; one every {every} s")
+    say(f"Time per regime: {terminal_text.shares(watch.regimes())}")
     firing = watch.findings()
     say(f"\nFiring at the end: {len(firing) or 'nothing'}")
     for one in firing:
-        say(f"\n{text.finding(one)}")
+        say(f"\n{terminal_text.finding(one)}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kvwatch.commands import options
 from kvwatch.commands.output import print_json, say
 from kvwatch.settings import load, show
-from kvwatch.settings.showing import provenance
+from kvwatch.settings.provenance import provenance
 
 if TYPE_CHECKING:
     from kvwatch.logs.tail import Tail

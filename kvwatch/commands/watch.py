@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from kvwatch.core import report
-from kvwatch.core.findings import findings, lifecycles
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.outcome import Logged, Outcome
-from kvwatch.core.pipeline import advance
-from kvwatch.core.policy import Policy
-from kvwatch.core.snapshot import EngineKey
-from kvwatch.core.state import Event, State, Transition, initial
-from kvwatch.core.symptoms import SYMPTOMS, Scope, Verdict
+from kvwatch.core.export import report
+from kvwatch.core.export.findings import findings, lifecycles
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.pipeline import advance
+from kvwatch.core.judgement.policy import Policy
+from kvwatch.core.judgement.state import Event, State, Transition, initial
+from kvwatch.core.judgement.symptoms import SYMPTOMS, Scope, Verdict
+from kvwatch.core.model.outcome import LogReport, Outcome
+from kvwatch.core.model.snapshot import EngineKey
 
 
 class Watch:
@@ -42,7 +42,7 @@ class Watch:
         self._now_firing: set[str] = set()
         self._now_unknown: set[str] = set()
 
-    def take(self, outcome: Outcome | Logged, now: float) -> tuple[Transition, ...]:
+    def take(self, outcome: Outcome | LogReport, now: float) -> tuple[Transition, ...]:
         """Takes an outcome at `now`; the transitions that it brought. Its events are then the last of `events`."""
         before = self.state
         self.state, transitions = advance(before, outcome, now)
@@ -135,7 +135,7 @@ class Watch:
     def as_data(self) -> dict[str, Any]:
         """All of it as plain data for JSON."""
         good = self.good or self.state
-        shift = report.offset(good)
+        shift = report.wall_offset(good)
         return {
             "samples": self.samples,
             "failed_scrapes": self.failed,

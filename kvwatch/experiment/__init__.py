@@ -13,8 +13,8 @@ between the servers, `comparability` what else did, `soundness` what to know of 
 """
 
 from kvwatch.experiment.comparison import MARGIN, Comparison, compare
-from kvwatch.experiment.report import as_data
-from kvwatch.experiment.run import Run, run_of
-from kvwatch.experiment.text import as_markdown, as_text
+from kvwatch.experiment.comparison_data import as_data
+from kvwatch.experiment.comparison_text import as_markdown, as_text
+from kvwatch.experiment.measured_run import MeasuredRun, run_of
 
-__all__ = ["MARGIN", "Comparison", "Run", "as_data", "as_markdown", "as_text", "compare", "run_of"]
+__all__ = ["MARGIN", "Comparison", "MeasuredRun", "as_data", "as_markdown", "as_text", "compare", "run_of"]

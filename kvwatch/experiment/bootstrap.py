@@ -25,7 +25,7 @@ from math import ceil, log10, sqrt
 from operator import add, itemgetter, mul
 from statistics import fmean, stdev
 
-from kvwatch.experiment.series import RUNNING, WAITING, Series, per_second, total
+from kvwatch.experiment.series import RUNNING, WAITING, RunSeries, per_second, total
 from kvwatch.experiment.totals import Totals
 
 DRAWS = 1000
@@ -58,7 +58,7 @@ class Resampled:
         return stdev(found) * sqrt(self.blocks / (self.blocks - 1))
 
 
-def resample(series: Series, *, draws: int = DRAWS, seed: int = SEED) -> Resampled | None:
+def resample(series: RunSeries, *, draws: int = DRAWS, seed: int = SEED) -> Resampled | None:
     """Draws of a run; None if it is too short for any."""
     steps = len(series.ends)
     if steps < _FEWEST_STEPS:
@@ -89,7 +89,7 @@ def _block_sums(values: Sequence[float], length: int) -> list[float]:
     return [end - begin for begin, end in zip(reached, reached[length:], strict=False)][: len(values)]
 
 
-def block_length(series: Series) -> float:
+def block_length(series: RunSeries) -> float:
     """Steps that a block should have: more than a run of a few blocks can give."""
     steps = len(series.ends)
     present = list(map(add, per_second(series, RUNNING), per_second(series, WAITING)))

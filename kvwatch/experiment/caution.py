@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvwatch.experiment.estimate import Estimates
-from kvwatch.experiment.run import Run
+from kvwatch.experiment.measured_run import MeasuredRun
 
 
 class Weight(StrEnum):
@@ -29,5 +29,5 @@ class Caution:
 class Side:
     """A run with its numbers."""
 
-    run: Run
+    run: MeasuredRun
     estimates: Estimates

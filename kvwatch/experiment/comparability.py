@@ -8,12 +8,12 @@ from math import sqrt
 from operator import ne
 from typing import Any
 
-from kvwatch.core.report import duration, number
-from kvwatch.core.snapshot import Histogram
+from kvwatch.core.model.snapshot import Histogram
 from kvwatch.experiment.caution import Caution, Side, Weight
 from kvwatch.experiment.configuration import Change, options_changed
-from kvwatch.experiment.run import Run
+from kvwatch.experiment.measured_run import MeasuredRun
 from kvwatch.experiment.series import SECONDS
+from kvwatch.text.numbers import format_duration, format_number
 
 _ALIKE = 0.1
 """Loads that differ by less than a tenth are alike."""
@@ -59,7 +59,8 @@ def _arrivals(baseline: Side, candidate: Side) -> Caution | None:
     return Caution(
         "arrivals",
         Weight.WARNING,
-        f"the load was not alike: {number(before[1])} and {number(after[1])} requests/s arrived. Latencies and usage"
+        f"the load was not alike: {format_number(before[1])} and {format_number(after[1])}"
+        " requests/s arrived. Latencies and usage"
         " follow the load; send the same requests at the same times",
     )
 
@@ -84,7 +85,7 @@ def _lengths(signal: str, title: str) -> Callable[[Side, Side], Caution | None]:
             return None
         if apart <= _KOLMOGOROV * sqrt(1 / before.count + 1 / after.count):
             return None
-        means = " and ".join(number(one.sum / one.count) for one in (before, after))
+        means = " and ".join(format_number(one.sum / one.count) for one in (before, after))
         return Caution(
             f"{title.split(maxsplit=1)[0]}_lengths",
             Weight.WARNING,
@@ -118,7 +119,7 @@ class _Fact:
 
     id: str
     weight: Weight
-    of: Callable[[Run], Any]
+    of: Callable[[MeasuredRun], Any]
     apart: Callable[[Any, Any], bool]
     text: Callable[[Any, Any], str]
 
@@ -166,7 +167,8 @@ _PAIRS: tuple[Callable[[Side, Side], Caution | None], ...] = (
         lambda run: run.duration_s,
         _times_apart(_DURATIONS),
         lambda a, b: (
-            f"{duration(a)} and {duration(b)} are compared: the longer run sees rarer peaks, and a queue that grows"
+            f"{format_duration(a)} and {format_duration(b)} are compared: the longer run sees rarer"
+            " peaks, and a queue that grows"
             " grows longer"
         ),
     ),
@@ -176,7 +178,8 @@ _PAIRS: tuple[Callable[[Side, Side], Caution | None], ...] = (
         lambda run: run.interval_s,
         _times_apart(_SPACINGS),
         lambda a, b: (
-            f"scraped every {duration(a)} and every {duration(b)}: peaks and shares of time are seen less well at the"
+            f"scraped every {format_duration(a)} and every {format_duration(b)}: peaks and shares of"
+            " time are seen less well at the"
             " longer one"
         ),
     ),

@@ -8,12 +8,19 @@ from dataclasses import dataclass
 from kvwatch.experiment.caution import Caution, Side, Weight
 from kvwatch.experiment.comparability import of_pair, unexplained
 from kvwatch.experiment.configuration import Change, changes
+from kvwatch.experiment.differences import (
+    SHOWN,
+    Difference,
+    DifferenceVerdict,
+    differences,
+    overall,
+    same_within,
+)
 from kvwatch.experiment.estimate import estimates_of
 from kvwatch.experiment.longer import how_long
+from kvwatch.experiment.measured_run import MeasuredRun
 from kvwatch.experiment.measures import HEADLINES, MEASURES
-from kvwatch.experiment.run import Run
 from kvwatch.experiment.soundness import of_lengths, of_run
-from kvwatch.experiment.verdict import SHOWN, Difference, Verdict, differences, overall, same_within
 
 MARGIN = 0.1
 """A difference of a tenth matters to nobody, unless told otherwise."""
@@ -27,7 +34,7 @@ class Candidate:
     changed: tuple[Change, ...]
     cautions: tuple[Caution, ...]
     differences: Mapping[str, Difference]
-    verdict: Verdict | None
+    verdict: DifferenceVerdict | None
     same_within: float | None = None
     """Where no difference is shown: the least margin with which the runs are the same."""
 
@@ -50,7 +57,7 @@ class Comparison:
         return (self.baseline, *(one.side for one in self.candidates))
 
 
-def compare(runs: Sequence[Run], *, margin: float = MARGIN) -> Comparison:
+def compare(runs: Sequence[MeasuredRun], *, margin: float = MARGIN) -> Comparison:
     """The first run against each of the others; two or more."""
     sides = [Side(run, estimates_of(run, MEASURES)) for run in runs]
     baseline, *others = sides
@@ -69,7 +76,7 @@ def _candidate(baseline: Side, side: Side, margin: float) -> Candidate:
     headlines = [found[one.id] for one in HEADLINES]
     strange = unexplained(changed, any(one.verdict in SHOWN for one in headlines))
     verdict = overall(headlines)
-    hidden = verdict is Verdict.NOT_SHOWN
+    hidden = verdict is DifferenceVerdict.NOT_SHOWN
     more = how_long(baseline, side, found, margin) if hidden else None
     within = same_within(HEADLINES, found) if hidden else None
     cautions = of_pair(baseline, side, changed) + [one for one in (strange, more) if one is not None]

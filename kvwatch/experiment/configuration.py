@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kvwatch.core.derive import capacity_tokens
-from kvwatch.core.regimes import Regime
-from kvwatch.core.report import number
-from kvwatch.core.state import State
-from kvwatch.experiment.series import ENGINE_SECONDS, Series, in_regime
+from kvwatch.core.history.regimes import Regime
+from kvwatch.core.judgement.derive import capacity_tokens
+from kvwatch.core.judgement.state import State
+from kvwatch.experiment.series import ENGINE_SECONDS, RunSeries, in_regime
+from kvwatch.text.numbers import format_number
 
 CEILING, _OR_MORE = "max_num_seqs", " or more"
 #: What vLLM works out of its options: the name it is shown by, and what people call it.
@@ -54,7 +54,7 @@ class Change:
     follows: bool
 
 
-def configuration_of(state: State, series: Series, peaks: Mapping[str, float]) -> dict[str, str]:
+def configuration_of(state: State, series: RunSeries, peaks: Mapping[str, float]) -> dict[str, str]:
     """What the newest page and the other endpoints say of a server, in words, by name."""
     found: dict[str, str] = {}
     engines = list(state.engines.values())
@@ -75,13 +75,13 @@ def configuration_of(state: State, series: Series, peaks: Mapping[str, float]) -
         length = config.max_model_len
         capacity, _ = capacity_tokens(engine.snapshot)
         if length is not None:
-            found["max_model_len"] = number(length)
+            found["max_model_len"] = format_number(length)
         if capacity is not None:
-            found["kv_cache_tokens"] = number(capacity)
+            found["kv_cache_tokens"] = format_number(capacity)
     if facts is not None and facts.max_model_len:
         lengths = {facts.max_model_len[name] for name in models if name in facts.max_model_len}
         if lengths:
-            found["max_model_len"] = ", ".join(number(length) for length in sorted(lengths))
+            found["max_model_len"] = ", ".join(format_number(length) for length in sorted(lengths))
     if len(engines) == 1 and "requests_running" in peaks:
         found[CEILING] = _ceiling(series, peaks["requests_running"])
     return found
@@ -90,12 +90,12 @@ def configuration_of(state: State, series: Series, peaks: Mapping[str, float]) -
 def _short(said: str) -> str:
     """A number that vLLM worked out, with the digits that matter."""
     try:
-        return number(float(said))
+        return format_number(float(said))
     except ValueError:
         return said
 
 
-def _ceiling(series: Series, most: float) -> str:
+def _ceiling(series: RunSeries, most: float) -> str:
     """How many requests may run at once: the most that did, where others waited for a slot; else so many or more."""
     held_back = sum(series.columns.get(in_regime(Regime.SEQUENCE_LIMITED), ()))
     whole = sum(series.columns.get(ENGINE_SECONDS, ()))

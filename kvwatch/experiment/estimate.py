@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log
 
-from kvwatch.core.window import above
+from kvwatch.core.history.window import above
 from kvwatch.experiment.bootstrap import DRAWS, Resampled, resample
+from kvwatch.experiment.measured_run import MeasuredRun
 from kvwatch.experiment.measures import Measure, Scale
-from kvwatch.experiment.run import Run
 from kvwatch.experiment.totals import Totals
 
 _MOST_Q = 0.9999
@@ -40,7 +40,7 @@ class Estimates:
     blocks: float | None
 
 
-def estimates_of(run: Run, measures: Sequence[Measure], *, draws: int = DRAWS) -> Estimates:
+def estimates_of(run: MeasuredRun, measures: Sequence[Measure], *, draws: int = DRAWS) -> Estimates:
     """Every measure of a run, with an error from so many draws."""
     totals = Totals(run.series.sums(), run.series.bounds)
     resampled = resample(run.series, draws=draws)
@@ -52,7 +52,7 @@ def estimates_of(run: Run, measures: Sequence[Measure], *, draws: int = DRAWS) -
     )
 
 
-def _estimate(measure: Measure, run: Run, totals: Totals, resampled: Resampled | None) -> Estimate:
+def _estimate(measure: Measure, run: MeasuredRun, totals: Totals, resampled: Resampled | None) -> Estimate:
     missing = next((run.missing[signal] for signal in measure.needs if signal in run.missing), "")
     if missing:
         return Estimate(missing=missing)
@@ -76,7 +76,7 @@ def _estimate(measure: Measure, run: Run, totals: Totals, resampled: Resampled |
     )
 
 
-def _too_few(measure: Measure, run: Run, totals: Totals) -> str:
+def _too_few(measure: Measure, run: MeasuredRun, totals: Totals) -> str:
     """Why there is too little to judge by, and for how long to record instead."""
     seen = totals.sum(measure.events) if measure.events else 0.0
     if seen >= measure.least:

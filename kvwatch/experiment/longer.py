@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from math import ceil, log1p
 
 from kvwatch.experiment.caution import Caution, Side, Weight
+from kvwatch.experiment.differences import Difference, DifferenceVerdict
 from kvwatch.experiment.measures import HEADLINES, Measure, Scale
-from kvwatch.experiment.verdict import Difference, Verdict
 
 _OFF = 2.0
 """The middle of an interval lies off by chance, 19 times out of 20 by less than half of the interval: twice that half
@@ -42,7 +42,7 @@ def how_long(
 def _half_width(measure: Measure, found: Difference, margin: float) -> float | None:
     """How many times the margin the interval is to either side, where nothing is shown."""
     if (
-        found.verdict is not Verdict.NOT_SHOWN
+        found.verdict is not DifferenceVerdict.NOT_SHOWN
         or found.low is None
         or found.high is None
         or found.low == found.high

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvwatch.core.regimes import Regime
+from kvwatch.core.history.regimes import Regime
 from kvwatch.experiment.series import (
     ENGINE_SECONDS,
     FULL_SECONDS,
@@ -27,7 +27,7 @@ class Better(StrEnum):
     NEITHER = "neither"
 
 
-class Group(StrEnum):
+class MeasureGroup(StrEnum):
     """What a measure is about, as headings of a table."""
 
     LATENCY = "latency"
@@ -56,7 +56,7 @@ class Measure:
 
     id: str
     title: str
-    group: Group
+    group: MeasureGroup
     of: Callable[[Totals], float | None]
     needs: tuple[str, ...]
     unit: str = ""
@@ -94,7 +94,7 @@ def _latencies() -> Iterator[Measure]:
         yield Measure(
             f"{short}_mean_seconds",
             f"{title} mean",
-            Group.LATENCY,
+            MeasureGroup.LATENCY,
             lambda totals, signal=signal: totals.mean(signal),  # type: ignore[misc]
             (signal,),
             "s",
@@ -105,7 +105,7 @@ def _latencies() -> Iterator[Measure]:
             yield Measure(
                 f"{short}_{name}_seconds",
                 f"{title} {name}",
-                Group.LATENCY,
+                MeasureGroup.LATENCY,
                 _quantile_of(signal, q),
                 (signal,),
                 "s",
@@ -129,7 +129,7 @@ def _throughput(id_: str, title: str, column: str, *, headline: bool = False) ->
     return Measure(
         id_,
         title,
-        Group.THROUGHPUT,
+        MeasureGroup.THROUGHPUT,
         lambda totals: totals.ratio(column, SECONDS),
         (column,),
         "/s",
@@ -141,7 +141,13 @@ def _throughput(id_: str, title: str, column: str, *, headline: bool = False) ->
 
 
 def _share(
-    id_: str, title: str, group: Group, column: str, *by: str, needs: tuple[str, ...] = (), **more: object
+    id_: str,
+    title: str,
+    group: MeasureGroup,
+    column: str,
+    *by: str,
+    needs: tuple[str, ...] = (),
+    **more: object,
 ) -> Measure:
     return Measure(
         id_,
@@ -162,7 +168,7 @@ def _regimes() -> Iterator[Measure]:
             yield _share(
                 f"{regime}_time_ratio",
                 regime.replace("_", " "),
-                Group.REGIMES,
+                MeasureGroup.REGIMES,
                 in_regime(regime),
                 ENGINE_SECONDS,
                 needs=_GAUGES,
@@ -178,7 +184,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "requests_running_mean",
         "running, mean",
-        Group.LOAD,
+        MeasureGroup.LOAD,
         lambda totals: totals.ratio(RUNNING, SECONDS),
         ("requests_running",),
         better=Better.NEITHER,
@@ -186,7 +192,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "requests_waiting_mean",
         "waiting, mean",
-        Group.LOAD,
+        MeasureGroup.LOAD,
         lambda totals: totals.ratio(WAITING, SECONDS),
         ("requests_waiting",),
         scale=Scale.DIFFERENCE,
@@ -196,7 +202,7 @@ MEASURES: tuple[Measure, ...] = (
     _share(
         "requests_failed_ratio",
         "requests with an error",
-        Group.LOAD,
+        MeasureGroup.LOAD,
         f"{_FINISHED}/error",
         _FINISHED,
         needs=(_FINISHED,),
@@ -206,7 +212,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "kv_cache_usage_median_ratio",
         "KV usage, median",
-        Group.CACHE,
+        MeasureGroup.CACHE,
         lambda totals: totals.usage(0.5),
         ("kv_cache_usage_ratio",),
         "%",
@@ -217,7 +223,7 @@ MEASURES: tuple[Measure, ...] = (
     _share(
         "kv_cache_usage_full_time_ratio",
         "time with KV usage ≥ 95 %",
-        Group.CACHE,
+        MeasureGroup.CACHE,
         FULL_SECONDS,
         ENGINE_SECONDS,
         needs=("kv_cache_usage_ratio",),
@@ -226,7 +232,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "preemptions_per_finished_request",
         "preemptions per finished request",
-        Group.CACHE,
+        MeasureGroup.CACHE,
         lambda totals: totals.ratio("preemptions_total", _FINISHED),
         ("preemptions_total", _FINISHED),
         scale=Scale.DIFFERENCE,
@@ -238,7 +244,7 @@ MEASURES: tuple[Measure, ...] = (
     _share(
         "prefix_cache_hit_ratio",
         "prefix hit ratio",
-        Group.CACHE,
+        MeasureGroup.CACHE,
         "prefix_cache_hit_tokens_total",
         "prefix_cache_queried_tokens_total",
         better=Better.HIGHER,
@@ -246,7 +252,7 @@ MEASURES: tuple[Measure, ...] = (
     _share(
         "prompt_tokens_reused_ratio",
         "prompt tokens from the cache",
-        Group.CACHE,
+        MeasureGroup.CACHE,
         "prompt_tokens_by_source_total/local_cache_hit",
         "prompt_tokens_by_source_total",
         needs=("prompt_tokens_by_source_total",),

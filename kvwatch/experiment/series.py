@@ -4,7 +4,8 @@ A *column* is one thing that adds up over time: the tokens generated, the observ
 the seconds spent at one level of KV usage. Any number of a run (a quantile, a rate, a share) is worked out from the
 sums of columns over some steps; over all of them for the number itself, over resampled ones for its error.
 
-Increments are those of `kvwatch.core.window`: a counter that falls was reset, and neither the time in a gap nor what
+Increments are those of `kvwatch.core.history.window`: a counter that falls was reset, and neither the time
+in a gap nor what
 happened in it belongs to any step. **Over the engines of a server** requests, tokens and observations are added up;
 seconds of usage and of regimes are those of all engines together.
 """
@@ -15,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from kvwatch.core.percentiles import LATENCIES, LENGTHS
-from kvwatch.core.snapshot import EngineKey, Histogram
-from kvwatch.core.state import EngineState, State
-from kvwatch.core.window import TRACKED, Sample, climb_ladder
+from kvwatch.core.history.window import TRACKED, Sample, add_to_total
+from kvwatch.core.judgement.percentiles import LATENCIES, LENGTHS
+from kvwatch.core.judgement.state import EngineState, State
+from kvwatch.core.model.snapshot import EngineKey, Histogram
 
 #: Histograms that are compared.
 HISTOGRAMS: tuple[str, ...] = (*LATENCIES, *LENGTHS)
@@ -56,7 +57,7 @@ def in_regime(regime: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class RunSeries:
     """Steps of about equal length, oldest first: `columns` hold what each step gained, zero where nothing.
 
     `ends` are seconds since the begin of the run; `bounds` are those of the histograms.
@@ -103,10 +104,10 @@ class Increments:
             gained[SECONDS] = longest
             self._append(state.now or 0.0, gained)
 
-    def series(self, start: float) -> Series:
+    def series(self, start: float) -> RunSeries:
         """What was collected; times are since `start`."""
         names = sorted({name for _, gained in self._steps for name in gained})
-        return Series(
+        return RunSeries(
             tuple([end - start for end, _ in self._steps]),
             {name: tuple([gained.get(name, 0.0) for _, gained in self._steps]) for name in names},
             dict(self._bounds),
@@ -130,7 +131,7 @@ class Increments:
         """Adds what a histogram gained; one with other bounds than the first can't be added to it."""
         if before is None or self._bounds.setdefault(signal, now.bounds) != now.bounds:
             return
-        rise = climb_ladder(before, Histogram(0.0, 0.0, now.bounds, (0.0,) * len(now.bounds)), now)
+        rise = add_to_total(before, Histogram(0.0, 0.0, now.bounds, (0.0,) * len(now.bounds)), now)
         if rise.count > 0:
             _add(gained, count(signal), rise.count)
             _add(gained, total(signal), rise.sum)
@@ -171,7 +172,7 @@ def _added(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str,
     return both
 
 
-def per_second(series: Series, name: str) -> list[float]:
+def per_second(series: RunSeries, name: str) -> list[float]:
     """A column of each step per second watched."""
     watched = series.columns.get(SECONDS, ())
     values: Sequence[float] = series.columns.get(name) or (0.0,) * len(watched)

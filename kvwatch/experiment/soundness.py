@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from kvwatch.core.report import duration, number
 from kvwatch.experiment.caution import Caution, Side, Weight
 from kvwatch.experiment.series import RUNNING, WAITING, per_second
+from kvwatch.text.numbers import format_duration, format_number
 
 WORST_CASE_S = 1800.0
 """Seconds of steady load from which a run may speak of the worst case."""
@@ -57,8 +57,8 @@ def _start(side: Side) -> Iterator[Caution]:
         yield Caution(
             "cold",
             Weight.WARNING,
-            f"{run.name} begins {duration(run.began - run.up_since)} after the server's start, without a warm-up:"
-            " first requests are slow. Record with --warmup",
+            f"{run.name} begins {format_duration(run.began - run.up_since)} after the server's start,"
+            " without a warm-up: first requests are slow. Record with --warmup",
         )
 
 
@@ -73,8 +73,8 @@ def _settled(side: Side) -> Iterator[Caution]:
         yield Caution(
             "not_settled",
             Weight.WARNING,
-            f"requests in the server grew from {number(first)} to {number(last)} in {side.run.name}: it takes less"
-            " than was sent, so latencies are those of this length of run, and intervals are wide",
+            f"requests in the server grew from {format_number(first)} to {format_number(last)} in {side.run.name}:"
+            " it takes less than was sent, so latencies are those of this length of run, and intervals are wide",
         )
 
 
@@ -102,6 +102,7 @@ def of_lengths(sides: Sequence[Side]) -> list[Caution]:
         Caution(
             "short",
             Weight.NOTE,
-            f"runs of {duration(shortest)} say nothing of the worst case: that takes 30 min or more of steady load",
+            f"runs of {format_duration(shortest)} say nothing of the worst case: that takes"
+            " 30 min or more of steady load",
         )
     ]

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
-from kvwatch.core.report import number
+from kvwatch.text.numbers import format_number
 
 _WIDTH, _HEIGHT = 640, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 30
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SvgLine:
     """One run's line: `index` says which run's colour and dash it has. Points are in order of x."""
 
     index: int
@@ -32,7 +32,7 @@ class Bar:
     kind: str
 
 
-def lines(drawn: Sequence[Line], title: str, unit: str, *, top: float | None = None) -> str:
+def lines(drawn: Sequence[SvgLine], title: str, unit: str, *, top: float | None = None) -> str:
     """Lines over time, in seconds, from 0 on."""
     right = max((x for line in drawn for x, _ in line.points), default=0.0) or 1.0
     high = top or max((y for line in drawn for _, y in line.points), default=0.0) or 1.0
@@ -47,7 +47,7 @@ def lines(drawn: Sequence[Line], title: str, unit: str, *, top: float | None = N
     return _svg(title, parts, _HEIGHT)
 
 
-def distributions(drawn: Sequence[Line], title: str) -> str:
+def distributions(drawn: Sequence[SvgLine], title: str) -> str:
     """Shares of observations (0-1) up to a number of seconds, on a logarithmic scale."""
     xs = [x for line in drawn for x, y in line.points if 0.001 < y < 0.9995] or [0.1, 1.0]
     low, high = floor(log10(min(xs)) - 1e-9), ceil(log10(max(xs)) + 1e-9)
@@ -60,7 +60,7 @@ def distributions(drawn: Sequence[Line], title: str) -> str:
     parts = [
         *_grid_y([(y, up(y)) for y in (0.0, 0.25, 0.5, 0.75, 0.95)], "%", 100),
         *_grid_x([(10.0**n, along(10.0**n)) for n in range(low, high + 1)], "s"),
-        *(_path(Line(line.index, [p for p in line.points if p[0] > 0]), along, up) for line in drawn),
+        *(_path(SvgLine(line.index, [p for p in line.points if p[0] > 0]), along, up) for line in drawn),
     ]
     return _svg(title, parts, _HEIGHT)
 
@@ -137,7 +137,7 @@ def _scale(low: float, high: float, begin: float, end: float) -> Callable[[float
     return lambda value: begin + (value - low) * per
 
 
-def _path(line: Line, along: Callable[[float], float], up: Callable[[float], float]) -> str:
+def _path(line: SvgLine, along: Callable[[float], float], up: Callable[[float], float]) -> str:
     points = " ".join(f"{along(x):.1f},{up(y):.1f}" for x, y in line.points)
     return f'<polyline class="run run{line.index}" points="{points}"/>'
 
@@ -146,14 +146,14 @@ def _grid_y(marks: Iterable[tuple[float, float]], unit: str, times: float = 1.0)
     found = []
     for value, y in marks:
         found.append(f'<line class="grid" x1="{_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}"/>')
-        said = f"{number(value * times)}{f' {unit}' if unit else ''}"
+        said = f"{format_number(value * times)}{f' {unit}' if unit else ''}"
         found.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(said)}</text>')
     return found
 
 
 def _grid_x(marks: Iterable[tuple[float, float]], unit: str) -> list[str]:
     return [
-        f'<text x="{x:.1f}" y="{_HEIGHT - 10}" text-anchor="middle">{escape(f"{number(value)} {unit}")}</text>'
+        f'<text x="{x:.1f}" y="{_HEIGHT - 10}" text-anchor="middle">{escape(f"{format_number(value)} {unit}")}</text>'
         for value, x in marks
     ]
 

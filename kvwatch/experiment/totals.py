@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvwatch.core.snapshot import Histogram
-from kvwatch.core.window import Quantile, quantile, weighted_quantile
+from kvwatch.core.history.window import Quantile, quantile, weighted_quantile
+from kvwatch.core.model.snapshot import Histogram
 from kvwatch.experiment.series import USAGE_LEVELS, bucket, count, level, total
 
 _LEVELS = tuple([(i / USAGE_LEVELS, level(i)) for i in range(USAGE_LEVELS + 1)])

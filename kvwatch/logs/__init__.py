@@ -9,6 +9,6 @@ Only what a table asks for is looked at (`lines`), so a log of any size takes bo
 which words is in `facts` and `causes`; everything else follows from those two tables.
 """
 
-from kvwatch.logs.verdict import Explanation, Reader
+from kvwatch.logs.explanation import Explanation, LogReader
 
-__all__ = ["Explanation", "Reader"]
+__all__ = ["Explanation", "LogReader"]

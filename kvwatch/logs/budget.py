@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvwatch.logs.facts import Facts, known, one
+from kvwatch.logs.log_patterns import LogFacts, known, one
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BudgetStep:
     """One step, in GiB: an amount (`total`, `budget`, `KV cache`) or, where `takes`, what is taken from it."""
 
     what: str
@@ -17,7 +17,7 @@ class Step:
     takes: bool = False
 
 
-def waterfall(facts: Facts) -> tuple[Step, ...]:
+def waterfall(facts: LogFacts) -> tuple[BudgetStep, ...]:
     """The steps that are known; none if the log does not tell a budget, or nothing but it."""
     budget = one(facts, "budget_gib", "desired_gib")
     card = known(facts, "total_gib", "util")
@@ -28,11 +28,13 @@ def waterfall(facts: Facts) -> tuple[Step, ...]:
         return ()
     steps = []
     if card:
-        steps.append(Step("memory in all", card[0]))
-        steps.append(Step(f"x utilisation {card[1]:g}: budget", round(budget, 2)))
+        steps.append(BudgetStep("memory in all", card[0]))
+        steps.append(BudgetStep(f"x utilisation {card[1]:g}: budget", round(budget, 2)))
     else:
-        steps.append(Step("budget", round(budget, 2)))
-    taken = [Step(what, size, takes=True) for what, name in _TAKEN if (size := one(facts, name)) is not None]
+        steps.append(BudgetStep("budget", round(budget, 2)))
+    taken = [
+        BudgetStep(what, size, takes=True) for what, name in _TAKEN if (size := one(facts, name)) is not None
+    ]
     if one(facts, "peak_torch_gib") is not None:
         taken = [step for step in taken if step.what in {_PEAK, _OTHER}]
     if not taken and pool is None:
@@ -40,8 +42,8 @@ def waterfall(facts: Facts) -> tuple[Step, ...]:
     if pool is not None:
         rest = round(budget - sum(step.gib for step in taken) - pool, 2)
         if taken and rest >= _WORTH:
-            taken.append(Step("what the log does not tell apart", rest, takes=True))
-    left = () if pool is None else (Step("KV cache", pool),)
+            taken.append(BudgetStep("what the log does not tell apart", rest, takes=True))
+    left = () if pool is None else (BudgetStep("KV cache", pool),)
     return (*steps, *taken, *left)
 
 

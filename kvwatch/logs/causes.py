@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvwatch.logs.advice import card, fine, formats, out_of_memory, pool
-from kvwatch.logs.facts import NUMBER, Facts, first
+from kvwatch.logs.log_patterns import NUMBER, LogFacts, first
 
 _GIB = 1 << 30
 
@@ -28,8 +28,8 @@ class Cause:
     """
 
     verdict: str
-    meaning: Callable[[Facts], str]
-    actions: Callable[[Facts], list[str]]
+    meaning: Callable[[LogFacts], str]
+    actions: Callable[[LogFacts], list[str]]
     words: tuple[str, ...] = ()
     signs: tuple[str, ...] = ()
     weak: tuple[str, ...] = ()

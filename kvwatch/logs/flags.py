@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from kvwatch.logs.lines import Line
-from kvwatch.logs.quoting import quoted
+from kvwatch.logs.lines import LogLine
+from kvwatch.text.redact import quote_log_line
 
 Value = float | str | bool
 
@@ -50,7 +50,7 @@ _OPTION = re.compile(
 _SUFFIX = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-def flags_of(line: Line) -> dict[str, Value]:
+def flags_of(line: LogLine) -> dict[str, Value]:
     """The options that a line shows, by fact; empty if it shows none."""
     if not any(word in line.text for word in WORDS):
         return {}
@@ -75,6 +75,6 @@ def _value(text: str) -> Value | None:
         return text.lower() == "true"
     number = re.fullmatch(r"(-?\d{1,15}(?:\.\d+)?)([kKmMgG]?)", text)
     if number is None:
-        return quoted(text)
+        return quote_log_line(text)
     value = float(number[1]) * _SUFFIX.get(number[2], 1)
     return int(value) if value.is_integer() and "." not in number[1] else value

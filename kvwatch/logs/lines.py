@@ -52,7 +52,7 @@ _MESSAGE, _LEVEL, _TIME = (
 )
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """A line as vLLM wrote it.
 
     `number` counts from 1, in the file. `level` is empty where the line says none (as those of a traceback on
@@ -92,7 +92,7 @@ class Finder:
         """Lines seen whole so far."""
         return self._number
 
-    def feed(self, data: bytes) -> Iterator[Line]:
+    def feed(self, data: bytes) -> Iterator[LogLine]:
         """The wanted lines in what is complete with `data`."""
         data = self._utf8(data).replace(
             b"\0", b""
@@ -104,7 +104,7 @@ class Finder:
             yield from self._found(_without_overwritten(block))
         self._hold(data[end:])
 
-    def close(self) -> Iterator[Line]:
+    def close(self) -> Iterator[LogLine]:
         """The last line, if it has no end."""
         if self._rest:
             block = bytes(self._rest + b"\n")
@@ -130,7 +130,7 @@ class Finder:
             kept = _without_overwritten(bytes(self._rest))[:_LONG_JSON]
             self._rest = bytearray(kept + b"\r" if returns else kept)
 
-    def _found(self, block: bytes) -> Iterator[Line]:
+    def _found(self, block: bytes) -> Iterator[LogLine]:
         starts = self._starts(block)
         counted = 0
         for start in sorted(starts):
@@ -181,7 +181,7 @@ def _without_overwritten(block: bytes) -> bytes:
     return b"\n".join(line.rstrip(b"\r").rpartition(b"\r")[2] for line in block.split(b"\n"))
 
 
-def unwrapped(raw: bytes, number: int) -> Iterator[Line]:
+def unwrapped(raw: bytes, number: int) -> Iterator[LogLine]:
     """A line of a file as the line, or the lines, that vLLM wrote."""
     text = raw.decode("utf-8", "replace").lstrip("\ufeff")
     stamp = ""
@@ -215,7 +215,7 @@ def _json(text: str) -> tuple[str, str, str] | None:
     return message, level, found["when"].replace("T", " ") if found else ""
 
 
-def _plain(text: str, number: int) -> Line:
+def _plain(text: str, number: int) -> LogLine:
     """A line of text, without what was put before it."""
     text = _ANSI.sub("", text).rstrip().rpartition("\r")[2]
     stamp, begins = "", 0
@@ -230,4 +230,4 @@ def _plain(text: str, number: int) -> Line:
     found = _RECORD.match(text, begins)
     assert found is not None  # noqa: S101 - every part of it may be left out
     when = found["when"] or stamp.replace("T", " ")
-    return Line(number, text[found.end() :], found["level"] or "", (found["source"] or "").strip(), when)
+    return LogLine(number, text[found.end() :], found["level"] or "", (found["source"] or "").strip(), when)

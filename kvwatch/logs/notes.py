@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvwatch.logs.advice import pool
-from kvwatch.logs.facts import Facts
-from kvwatch.logs.stages import Stage
+from kvwatch.logs.log_patterns import LogFacts
+from kvwatch.logs.stages import StartStage
+from kvwatch.logs.start_record import Found, StartRecord
 from kvwatch.logs.statistics import Statistics
-from kvwatch.logs.story import Found, Story
 
 
-def asides(told: Story, said: Facts, found: Found | None) -> Iterator[str]:
+def asides(told: StartRecord, said: LogFacts, found: Found | None) -> Iterator[str]:
     """What else a person should know."""
     if found and found.verdict == "kv_pool_smaller_than_max_len" and found.confidence == "low":
         yield "the log breaks off before the error itself; that it is this one follows from the step that comes next"
@@ -32,16 +32,16 @@ def asides(told: Story, said: Facts, found: Found | None) -> Iterator[str]:
     yield from _on_statistics(told.statistics)
 
 
-def outlived(told: Story, found: Found) -> bool:
+def outlived(told: StartRecord, found: Found) -> bool:
     """Whether the server ran before an error and after it, so that it ended no start: a prompt may quote it."""
     readings = told.statistics.readings
     return found.running and told.wrapper is None and bool(readings) and readings[-1].number > found.line
 
 
-def unfinished(told: Story) -> str:
+def unfinished(told: StartRecord) -> str:
     """What to know where a log ends in the middle of a start, without an error; empty if it does not."""
     failed = told.causes or told.weak or told.wrapper or told.other
-    if failed or told.ended or not told.begins or not Stage.NONE < told.stage < Stage.CAPTURED:
+    if failed or told.ended or not told.begins or not StartStage.NONE < told.stage < StartStage.CAPTURED:
         return ""
     return (
         f"the log ends {_WHILE[told.stage]}: it goes on elsewhere, the start is not over yet, or the process was"
@@ -50,12 +50,12 @@ def unfinished(told: Story) -> str:
 
 
 _WHILE = {
-    Stage.BEGUN: "when the start has only begun",
-    Stage.LOADING: "while the model is loaded",
-    Stage.LOADED: "when the model is loaded, before the memory for the cache is known",
-    Stage.PROFILED: "before the cache is made",
-    Stage.SIZED: "when the cache is made, before graphs are captured",
-    Stage.CAPTURING: "while graphs are captured",
+    StartStage.BEGUN: "when the start has only begun",
+    StartStage.LOADING: "while the model is loaded",
+    StartStage.LOADED: "when the model is loaded, before the memory for the cache is known",
+    StartStage.PROFILED: "before the cache is made",
+    StartStage.SIZED: "when the cache is made, before graphs are captured",
+    StartStage.CAPTURING: "while graphs are captured",
 }
 
 
@@ -78,7 +78,7 @@ def _on_statistics(lines: Statistics) -> Iterator[str]:
         )
 
 
-def few_slots(lines: Statistics, said: Facts) -> str:
+def few_slots(lines: Statistics, said: LogFacts) -> str:
     """What to look at first where so few run at once that no default of --max-num-seqs can be it; else empty."""
     queued = [reading for reading in lines.readings if reading.parts.get("waiting")]
     most = max((reading.parts.get("running", 0.0) for reading in lines.readings), default=0.0)

@@ -10,10 +10,10 @@ import re
 from collections.abc import Sequence
 from enum import IntEnum
 
-from kvwatch.logs.lines import Line
+from kvwatch.logs.lines import LogLine
 
 
-class Stage(IntEnum):
+class StartStage(IntEnum):
     """The steps of a start, in their order."""
 
     NONE = 0
@@ -31,31 +31,31 @@ class Stage(IntEnum):
 
 
 #: What a line says of the step that is reached, by a word in it.
-_STEPS: tuple[tuple[str, Stage], ...] = (
-    ("vLLM API server version", Stage.BEGUN),
-    ("non-default args", Stage.BEGUN),
-    ("LLM engine (v", Stage.BEGUN),
-    ("Starting to load model", Stage.LOADING),
-    ("Loading safetensors checkpoint shards", Stage.LOADING),
-    ("Loading weights took", Stage.LOADED),
-    ("Model loading took", Stage.LOADED),
-    ("Loading model weights took", Stage.LOADED),
-    ("Available KV cache memory:", Stage.PROFILED),
-    ("Memory profiling results", Stage.PROFILED),
-    ("reserved for KV Cache is", Stage.PROFILED),
-    ("as specified by kv_cache_memory_bytes", Stage.PROFILED),
-    ("GiB for KV cache on node", Stage.PROFILED),
-    (" blocks: ", Stage.SIZED),
-    ("KV cache size:", Stage.SIZED),
-    ("Maximum concurrency for", Stage.SIZED),
-    ("Capturing CUDA graph", Stage.CAPTURING),
-    ("Capturing cudagraphs", Stage.CAPTURING),
-    ("Graph capturing finished", Stage.CAPTURED),
-    ("init engine (profile", Stage.CAPTURED),
-    ("Starting vLLM API server", Stage.UP),
-    ("Starting vLLM server on", Stage.UP),
-    ("Application startup complete", Stage.UP),
-    ("Uvicorn running on", Stage.UP),
+_STEPS: tuple[tuple[str, StartStage], ...] = (
+    ("vLLM API server version", StartStage.BEGUN),
+    ("non-default args", StartStage.BEGUN),
+    ("LLM engine (v", StartStage.BEGUN),
+    ("Starting to load model", StartStage.LOADING),
+    ("Loading safetensors checkpoint shards", StartStage.LOADING),
+    ("Loading weights took", StartStage.LOADED),
+    ("Model loading took", StartStage.LOADED),
+    ("Loading model weights took", StartStage.LOADED),
+    ("Available KV cache memory:", StartStage.PROFILED),
+    ("Memory profiling results", StartStage.PROFILED),
+    ("reserved for KV Cache is", StartStage.PROFILED),
+    ("as specified by kv_cache_memory_bytes", StartStage.PROFILED),
+    ("GiB for KV cache on node", StartStage.PROFILED),
+    (" blocks: ", StartStage.SIZED),
+    ("KV cache size:", StartStage.SIZED),
+    ("Maximum concurrency for", StartStage.SIZED),
+    ("Capturing CUDA graph", StartStage.CAPTURING),
+    ("Capturing cudagraphs", StartStage.CAPTURING),
+    ("Graph capturing finished", StartStage.CAPTURED),
+    ("init engine (profile", StartStage.CAPTURED),
+    ("Starting vLLM API server", StartStage.UP),
+    ("Starting vLLM server on", StartStage.UP),
+    ("Application startup complete", StartStage.UP),
+    ("Uvicorn running on", StartStage.UP),
 )
 WORDS: tuple[str, ...] = tuple(word for word, _ in _STEPS)
 
@@ -86,32 +86,32 @@ _OOM_FRAMES: tuple[tuple[str, str], ...] = (
 )
 _BY_FRAME = tuple((verdict, re.compile(rf"(?:{names})$")) for verdict, names in _OOM_FRAMES)
 
-_OOM_STEPS: dict[Stage, str] = {
-    Stage.LOADING: "oom_loading_weights",
-    Stage.LOADED: "oom_profiling",
-    Stage.PROFILED: "free_memory_below_budget",
-    Stage.SIZED: "oom_graph_capture",
-    Stage.CAPTURING: "oom_graph_capture",
-    Stage.CAPTURED: "oom_sampler_warmup",
-    Stage.UP: "oom_at_runtime_activation",
+_OOM_STEPS: dict[StartStage, str] = {
+    StartStage.LOADING: "oom_loading_weights",
+    StartStage.LOADED: "oom_profiling",
+    StartStage.PROFILED: "free_memory_below_budget",
+    StartStage.SIZED: "oom_graph_capture",
+    StartStage.CAPTURING: "oom_graph_capture",
+    StartStage.CAPTURED: "oom_sampler_warmup",
+    StartStage.UP: "oom_at_runtime_activation",
 }
 
 
-def step_of(line: Line) -> Stage:
+def step_of(line: LogLine) -> StartStage:
     """The step that a line says was reached."""
-    return max((stage for word, stage in _STEPS if word in line.text), default=Stage.NONE)
+    return max((stage for word, stage in _STEPS if word in line.text), default=StartStage.NONE)
 
 
-def oom_verdict(frames: Sequence[str], reached: Stage) -> tuple[str, str]:
+def oom_verdict(frames: Sequence[str], reached: StartStage) -> tuple[str, str]:
     """In which step memory ran out, and how sure that is: by the traceback's functions (outermost first), else by
     the step that was reached; a bare message is what a server prints that runs."""
     for frame in reversed(frames):
         for verdict, names in _BY_FRAME:
             if not names.match(frame):
                 continue
-            if verdict == "oom_at_runtime_activation" and reached < Stage.UP:
+            if verdict == "oom_at_runtime_activation" and reached < StartStage.UP:
                 continue  # the same functions run the trial batch
             return verdict, "high"
     if reached in _OOM_STEPS:
-        return _OOM_STEPS[reached], "high" if reached is Stage.UP else "medium"
+        return _OOM_STEPS[reached], "high" if reached is StartStage.UP else "medium"
     return "oom_at_runtime_activation", "low"

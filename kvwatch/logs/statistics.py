@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from kvwatch.core.outcome import Facts, Logged
-from kvwatch.core.snapshot import FROM_LOG, CacheConfig, EngineKey, Snapshot, Value
-from kvwatch.logs.lines import Line
+from kvwatch.core.model.outcome import LogReport, ServerInfo
+from kvwatch.core.model.snapshot import FROM_LOG, CacheConfig, EngineKey, Snapshot, Value
+from kvwatch.logs.lines import LogLine
 
 MOST = 8640
 """Lines of one engine that are kept, a day of them; of a longer log the newest."""
@@ -74,7 +74,7 @@ _UNSAID = "the line does not say it"
 _NO_COUNTER = "a log's lines do not count it"
 
 
-class Reading(NamedTuple):
+class StatisticsLine(NamedTuple):
     """One line. Throughput in tokens a second, `usage` and `hit_rate` in per cent; None is "not said"."""
 
     number: int
@@ -93,13 +93,13 @@ class Statistics:
     """Collects the lines of one start."""
 
     def __init__(self, kept: int = MOST) -> None:
-        self.readings: deque[Reading] = deque(maxlen=kept)
+        self.readings: deque[StatisticsLine] = deque(maxlen=kept)
         self.seen = 0
         self._preempted: float | None = None
         self._aborts = 0
         self._clock = _Clock()
 
-    def take(self, line: Line) -> bool:
+    def take(self, line: LogLine) -> bool:
         """Takes a line; whether it is one of statistics."""
         text = line.text
         if found := _V0_PREEMPTED.search(text):
@@ -117,7 +117,7 @@ class Statistics:
             return False
         groups = found.groupdict()
         parts = {name: float(m[1]) for name, pattern in _PARTS.items() if (m := pattern.search(text))}
-        reading = Reading(
+        reading = StatisticsLine(
             line.number,
             self._clock.at(line.when),
             "all" if groups.get("many") else str(int(groups.get("engine") or 0)),
@@ -170,11 +170,11 @@ class Counters:
         self.prompt = self.generation = base
         self.preempted: float | None = None
         self.t: float | None = None
-        self.newest: Reading | None = None
+        self.newest: StatisticsLine | None = None
         self.frozen = ""
         """Why the gauges of the newest line can't be believed; empty if they can."""
 
-    def add(self, reading: Reading, t: float) -> None:
+    def add(self, reading: StatisticsLine, t: float) -> None:
         """Counts what was done since the line before."""
         passed = SPACING_S if self.t is None or not 0 < t - self.t <= _FAR_S else t - self.t
         self.prompt += (reading.prompt or 0.0) * passed
@@ -189,21 +189,21 @@ class Counters:
 
 
 def logged(
-    engines: Mapping[EngineKey, tuple[Reading, Counters]],
+    engines: Mapping[EngineKey, tuple[StatisticsLine, Counters]],
     config: CacheConfig,
     features: frozenset[str],
     *,
     wall: float,
     longest: float | None,
-) -> Logged:
+) -> LogReport:
     """What the engines' newest lines say, for `advance`; `longest` is the longest request that the server takes."""
     snapshots = {key: _snapshot(key, *told, config, features) for key, told in engines.items()}
-    facts = Facts(max_model_len={key.model_name: int(longest) for key in engines}) if longest else None
-    return Logged(snapshots, wall=wall, interval_s=SPACING_S, facts=facts)
+    facts = ServerInfo(max_model_len={key.model_name: int(longest) for key in engines}) if longest else None
+    return LogReport(snapshots, wall=wall, interval_s=SPACING_S, facts=facts)
 
 
 def _snapshot(
-    key: EngineKey, reading: Reading, counters: Counters, config: CacheConfig, features: frozenset[str]
+    key: EngineKey, reading: StatisticsLine, counters: Counters, config: CacheConfig, features: frozenset[str]
 ) -> Snapshot:
     values: dict[str, Value] = {}
     missing = dict.fromkeys(_ABSENT, _NO_COUNTER)
@@ -233,7 +233,7 @@ def _snapshot(
     return Snapshot(key, values, missing, {}, config, "v0" if v0 else "v1", features | {FROM_LOG})
 
 
-def _frozen(before: Reading | None, newest: Reading, already: str) -> str:
+def _frozen(before: StatisticsLine | None, newest: StatisticsLine, already: str) -> str:
     """Why the gauges of the newest line can't be believed; empty if they can.
 
     Before 0.10.2 they keep their last values when clients give up all that is left (as `core` tells from the answers

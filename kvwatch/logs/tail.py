@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from kvwatch.core.told import LogVerdict
-from kvwatch.logs.verdict import Explanation, Reader
+from kvwatch.core.model.log_verdict import LogVerdict
+from kvwatch.logs.explanation import Explanation, LogReader
 
 EVERY_S = 2.0
 _PART = 1 << 20
@@ -36,7 +36,7 @@ class Tail:
 
     def __init__(self, path: Path, *, every_s: float = EVERY_S) -> None:
         self._path, self._every_s = path, every_s
-        self._reader = Reader(kept=1)
+        self._reader = LogReader(kept=1)
         self._newest: LogVerdict | None = None
         self._trouble: OSError | None = None
         self._broken: Exception | None = None
@@ -76,7 +76,7 @@ class Tail:
             except OSError as error:
                 self._trouble = error  # not there, not readable, gone while it was read: look again
             except Exception as error:  # noqa: BLE001 - a line that nobody thought of must not end the following
-                self._broken, self._reader = error, Reader(kept=1)
+                self._broken, self._reader = error, LogReader(kept=1)
             self._end.wait(self._every_s)
         self.close()
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from kvwatch.core.alerting import alert_name
-from kvwatch.core.snapshot import EngineKey, Snapshot
-from kvwatch.core.symptoms import SYMPTOMS, Scope, Severity, Symptom
-from kvwatch.mixin.options import FAST, SLOW, Options, alert
+from kvwatch.core.export.alert_names import alert_name
+from kvwatch.core.judgement.symptoms import SYMPTOMS, Scope, Severity, Symptom
+from kvwatch.core.model.snapshot import EngineKey, Snapshot
 from kvwatch.mixin.promql import select
 from kvwatch.mixin.recording import late
+from kvwatch.mixin.render_options import FAST, SLOW, Options, alert
 
 FAST_BURN, SLOW_BURN = alert("TtftBudgetFastBurn"), alert("TtftBudgetSlowBurn")
 #: Actions that a notification shows; the runbook has them all.

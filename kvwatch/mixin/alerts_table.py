@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kvwatch.mixin.alerts import meta
-from kvwatch.mixin.options import Options
-from kvwatch.mixin.tables import table
+from kvwatch.mixin.markdown_tables import table
+from kvwatch.mixin.render_options import Options
 
 
 def alerts() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvwatch.core.catalogue import METRICS, PREFIX, Metric, Type
+from kvwatch.core.export.catalogue import METRICS, PREFIX, Metric, Type
 
 _BY_NAME = {row.name: row for row in METRICS}
 _PARTS = ("_bucket", "_sum", "_count")

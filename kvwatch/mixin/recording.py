@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvwatch.core.catalogue import PREFIX
-from kvwatch.mixin.options import Options
+from kvwatch.core.export.catalogue import PREFIX
 from kvwatch.mixin.promql import bound, select
+from kvwatch.mixin.render_options import Options
 
 #: What tells apart the servers of one model.
 _SERVERS = "instance, pod, target, engine"

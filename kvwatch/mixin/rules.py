@@ -9,8 +9,8 @@ import yaml
 from kvwatch.mixin import alerts
 from kvwatch.mixin.alerts import Alert
 from kvwatch.mixin.dashboards.common import FLEET_UID, SERVER_UID
-from kvwatch.mixin.options import Options
 from kvwatch.mixin.recording import recordings
+from kvwatch.mixin.render_options import Options
 
 HEADER = "# Written by `kvwatch render` from the tables in kvwatch/: edit those, or give a file (README: Alerts).\n"
 

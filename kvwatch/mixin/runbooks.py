@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kvwatch.core.alerting import PREFIX, alert_name
-from kvwatch.core.symptoms import SYMPTOMS, Action, Symptom, limits_of
+from kvwatch.core.export.alert_names import PREFIX, alert_name
+from kvwatch.core.judgement.symptoms import SYMPTOMS, Action, Symptom, limits_of
 from kvwatch.mixin import alerts
 from kvwatch.mixin.alerts import Alert
-from kvwatch.mixin.options import Options
-from kvwatch.mixin.pages import OWN_PAGES, QUERIES, SYMPTOM_PAGES, TARGET, Page
 from kvwatch.mixin.promql import select
+from kvwatch.mixin.render_options import Options
+from kvwatch.mixin.runbook_texts import OWN_PAGES, QUERIES, SYMPTOM_PAGES, TARGET, RunbookText
 
 _HEAD = "<!-- Written by `kvwatch render`: edits here are lost. -->"
 _COMMANDS = """\
@@ -77,7 +77,7 @@ def _link(symptom: str) -> str:
     return f"[{name}]({name.lower()}.md)"
 
 
-def _diagnosis(row: Symptom | None, page: Page) -> list[str]:
+def _diagnosis(row: Symptom | None, page: RunbookText) -> list[str]:
     parts = ["Ask Prometheus, with the alert's label `target` in place of TARGET:"]
     queries = [QUERIES[name] for name in page.queries]
     if row:
@@ -109,7 +109,7 @@ def _said(action: Action) -> str:
     return action.text + (f" ({', '.join(notes)})" if notes else "")
 
 
-def _worked(row: Symptom | None, page: Page) -> list[str]:
+def _worked(row: Symptom | None, page: RunbookText) -> list[str]:
     parts = [f"{page.worked[0].upper()}{page.worked[1:]}. The queries under Diagnosis show it."]
     if row:
         state = select("symptom_state", TARGET, f'symptom="{row.id}"', 'state="inactive"')

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvwatch.mixin.tables import table
+from kvwatch.mixin.markdown_tables import table
 from kvwatch.settings import Settings, TargetSettings
-from kvwatch.settings.model import choices
+from kvwatch.settings.settings_model import choices
 from kvwatch.settings.sources import PREFIX, SECRET, flag, key
 
 

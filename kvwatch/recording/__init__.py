@@ -7,25 +7,25 @@ what ``/version`` and ``/v1/models`` said; and ``"warmup": true``, where it is n
 have ``"label"``, the name of the run.
 """
 
-from kvwatch.recording.opening import opened
-from kvwatch.recording.outcomes import failure_of, outcome
-from kvwatch.recording.reading import MAX_LABEL, MAX_LINE, read
+from kvwatch.recording.open_file import open_file
+from kvwatch.recording.outcomes import failure_of, outcome_of
+from kvwatch.recording.pace import ClockStep, with_spacing
+from kvwatch.recording.read import MAX_LABEL, MAX_LINE, read
 from kvwatch.recording.records import Record, RecordingError, Skipped, WriteError
-from kvwatch.recording.spacing import Step, spaced
-from kvwatch.recording.writing import Writer
+from kvwatch.recording.write import Writer
 
 __all__ = [
     "MAX_LABEL",
     "MAX_LINE",
+    "ClockStep",
     "Record",
     "RecordingError",
     "Skipped",
-    "Step",
     "WriteError",
     "Writer",
     "failure_of",
-    "opened",
-    "outcome",
+    "open_file",
+    "outcome_of",
     "read",
-    "spaced",
+    "with_spacing",
 ]

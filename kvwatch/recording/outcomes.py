@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kvwatch.core.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
+from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.recording.records import Record
 
 #: What the text of an error says, to the kind of failure; the first that fits.
@@ -22,7 +22,7 @@ _KINDS: tuple[tuple[re.Pattern[str], Failure], ...] = tuple(
 )
 
 
-def outcome(record: Record, *, interval_s: float, pace: Pace = Pace.FULL) -> Outcome:
+def outcome_of(record: Record, *, interval_s: float, pace: Pace = Pace.FULL) -> Outcome:
     """A record as what a scrape came to."""
     if record.status == 200:
         return Scrape(

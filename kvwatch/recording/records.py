@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvwatch.core.gpu import GpuReading
-from kvwatch.core.outcome import Facts
+from kvwatch.core.model.gpu import GpuReading
+from kvwatch.core.model.outcome import ServerInfo
 
 
 class RecordingError(Exception):
@@ -27,7 +27,7 @@ class Record:
     content_type: str = ""
     gpu: GpuReading | None = None
     """What was read of the server's GPUs since the record before, if anything."""
-    facts: Facts | None = None
+    facts: ServerInfo | None = None
     """What other endpoints of the server said since the record before, if anything."""
     warmup: bool = False
     """Of the time before the server had its pace: kept, and left out of comparisons."""

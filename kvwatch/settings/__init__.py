@@ -1,10 +1,10 @@
 """The settings: one model, read from flags, environment and a file. Nothing else in kvwatch reads these."""
 
 from kvwatch.settings.loading import SettingsError, load
-from kvwatch.settings.model import Settings
-from kvwatch.settings.showing import show
+from kvwatch.settings.provenance import show
+from kvwatch.settings.settings_model import Settings
 from kvwatch.settings.sources import debugging
-from kvwatch.settings.target import AlertmanagerSettings, ServerSettings, TargetSettings
+from kvwatch.settings.target_settings import AlertmanagerSettings, ServerSettings, TargetSettings
 
 __all__ = [
     "AlertmanagerSettings",

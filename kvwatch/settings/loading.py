@@ -10,8 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from kvwatch.settings.model import Settings
-from kvwatch.settings.plain import redacted, redacted_url
+from kvwatch.settings.settings_model import Settings
 from kvwatch.settings.sources import (
     MAPPINGS,
     PREFIX,
@@ -25,8 +24,9 @@ from kvwatch.settings.sources import (
     flags,
     key,
 )
-from kvwatch.settings.target import AlertmanagerSettings, TargetSettings
+from kvwatch.settings.target_settings import AlertmanagerSettings, TargetSettings
 from kvwatch.settings.values import nearest
+from kvwatch.text.redact import redact, redact_url
 
 _NOT_SHOWN = SECRET | SERVERS.keys()  # a list of servers, as JSON, may hold tokens
 
@@ -35,7 +35,7 @@ class SettingsError(Exception):
     """The settings can't be used. `problems`: one line each, with the remedy and without secrets."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(map(redacted, problems))
+        self.problems = tuple(map(redact, problems))
         super().__init__("\n".join(self.problems))
 
 
@@ -128,7 +128,7 @@ def _shown(name: str, inside: Sequence[str], error: ErrorDetails) -> str:
     if not isinstance(value, str | int | float | Path):
         return ""
     try:
-        text = redacted_url(str(value))
+        text = redact_url(str(value))
     except ValueError:  # Python writes no number of more than 4300 digits
         return ""
     return f" {text if len(text) <= 60 else text[:59] + '…'}"

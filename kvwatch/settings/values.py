@@ -45,7 +45,7 @@ def size(value: Any) -> int:
     return int(bytes_)
 
 
-def words(value: Any) -> list[Any]:
+def split_words(value: Any) -> list[Any]:
     """A list, from one, from JSON, or from text separated by commas or spaces."""
     if isinstance(value, str):
         value = (
@@ -64,7 +64,7 @@ def pairs(value: Any) -> tuple[dict[str, Any], list[str]]:
     """
     if isinstance(value, str):
         joined = re.sub(r"[ \t]*=[ \t]*", "=", value)
-        value = from_json(value) if value.strip().startswith("{") else words(joined)
+        value = from_json(value) if value.strip().startswith("{") else split_words(joined)
     if isinstance(value, Mapping):
         return _flat(value), []
     if not isinstance(value, list | tuple):

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
-from kvwatch.core.findings import Finding, findings
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.report import clean, identity, plain
-from kvwatch.core.state import Event, State, Transition
-from kvwatch.core.symptoms import BY_ID, Severity
-from kvwatch.sidecar.throttle import FIELDS, Comings, Throttle
+from kvwatch.core.export.findings import Finding, findings
+from kvwatch.core.export.report import identity, json_safe
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.state import Event, State, Transition
+from kvwatch.core.judgement.symptoms import BY_ID, Severity
+from kvwatch.sidecar.log_throttle import FIELDS, LogThrottle, RateLimiter
+from kvwatch.text.numbers import plain_number
 
 log = logging.getLogger("kvwatch")
 
@@ -24,7 +25,7 @@ _LEVELS = {Severity.CRITICAL: logging.ERROR, Severity.WARNING: logging.WARNING, 
 _CONTROL = {i: f"\\x{i:02x}" for i in (*range(32), 127)}
 
 
-def say(level: int, message: str, **fields: Any) -> None:
+def log_event(level: int, message: str, **fields: Any) -> None:
     """Logs a message with fields; what a field's value may be is what JSON can say."""
     log.log(level, message, extra={FIELDS: fields})
 
@@ -37,7 +38,7 @@ def timestamp(wall: float) -> str:
 def _facts(record: logging.LogRecord) -> dict[str, Any]:
     at = timestamp(record.created)
     facts: dict[str, Any] = {"time": at, "level": record.levelname.lower(), "message": record.getMessage()}
-    facts |= clean(getattr(record, FIELDS, {}))
+    facts |= json_safe(getattr(record, FIELDS, {}))
     if record.exc_info:
         facts["traceback"] = logging.Formatter().formatException(record.exc_info)
     return facts
@@ -76,20 +77,20 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return plain(value)
+        return plain_number(value)
     text = ",".join(map(_word, value)) if isinstance(value, list) else str(value)
     if _PLAIN.fullmatch(text):
         return text
     return json.dumps(text, ensure_ascii=False).translate(_CONTROL)
 
 
-def set_up(style: Literal["text", "json"], level: str, stream: TextIO | None = None) -> None:
+def configure_logging(style: Literal["text", "json"], level: str, stream: TextIO | None = None) -> None:
     """Sends kvwatch's lines to a stream (default: standard error), and what web server and event loop complain
     of: of that, one line of a kind a minute."""
     ours, theirs = (logging.StreamHandler(stream or sys.stderr) for _ in range(2))
     for handler in (ours, theirs):
         handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
-    theirs.addFilter(Throttle())
+    theirs.addFilter(LogThrottle())
     names = (
         ("kvwatch", level.upper(), ours),
         ("uvicorn.error", "WARNING", theirs),
@@ -123,7 +124,7 @@ def log_transition(change: Transition, finding: Finding | None = None) -> None:
         level = _LEVELS[BY_ID[change.symptom].severity]
     elif change.after is Stage.PENDING or (change.before is Stage.PENDING and change.after is Stage.INACTIVE):
         level = logging.DEBUG
-    say(
+    log_event(
         level,
         f"{change.symptom} is {change.after}",
         **identity(change.key),
@@ -142,10 +143,10 @@ def _what_to_do(finding: Finding | None) -> dict[str, Any]:
     return first | ({"explained_by": list(finding.explained_by)} if finding.explained_by else {})
 
 
-def log_event(event: Event, finding: Finding | None = None) -> None:
+def log_state_event(event: Event, finding: Finding | None = None) -> None:
     """A restart, servers that take turns behind one address, or an engine that came or went."""
     level, message = _EVENTS.get(event.kind, (logging.INFO, event.kind.replace("_", " ")))
-    say(
+    log_event(
         level,
         message,
         **identity(event.key),
@@ -159,13 +160,13 @@ _COMINGS = frozenset({"engine_appeared", "engine_vanished"})
 
 
 def log_changes(
-    before: State, after: State, transitions: Iterable[Transition], comings: Comings | None = None
+    before: State, after: State, transitions: Iterable[Transition], comings: RateLimiter | None = None
 ) -> None:
     """What one outcome changed: events and symptoms. With `comings`, of many engines that come and go only a
     few are told of one by one."""
     now = after.now or 0.0
     if comings and (rest := comings.rest(now)):
-        say(
+        log_event(
             logging.WARNING, "more engines came and went than are told of singly", target=after.target, **rest
         )
     known = set(map(id, before.events))
@@ -177,7 +178,7 @@ def log_changes(
     for event in events:
         if comings and event.kind in _COMINGS and not comings.admits(event.kind, now):
             continue
-        log_event(event, found.get((event.key, _TOLD_AS_EVENT)) if event.kind == "restart" else None)
+        log_state_event(event, found.get((event.key, _TOLD_AS_EVENT)) if event.kind == "restart" else None)
     for change in changes:
         firing = change.after is Stage.FIRING
         log_transition(change, found.get((change.key, change.symptom)) if firing else None)
@@ -205,14 +206,14 @@ class Reachability:
             self._polls, self._since = 0, None
             if self._told is not True:
                 self._told = True
-                say(logging.INFO, "vLLM is scraped", target=state.target, up=True)
+                log_event(logging.INFO, "vLLM is scraped", target=state.target, up=True)
         elif state.error is not None:
             since, since_wall = self._since = self._since or (now, wall)
             self._polls += 1
             lasting = self._polls >= self._POLLS or now - since >= self._SECONDS
             if self._told is None or (self._told and lasting):
                 self._told = False
-                say(
+                log_event(
                     logging.WARNING,
                     "vLLM can't be scraped",
                     target=state.target,
@@ -226,10 +227,10 @@ class Reachability:
 def log_narrowing(target: str, *, in_use: bool, why: str) -> None:
     """Whether only what is read is asked for, from now on."""
     message = "scrapes are narrowed to what is read" if in_use else "scrapes are of the whole page"
-    say(logging.INFO, message, target=target, narrowed=in_use, why=why)
+    log_event(logging.INFO, message, target=target, narrowed=in_use, why=why)
 
 
-class Complaints:
+class ProblemLog:
     """Errors that nobody expected, each kind with its traceback at most once a minute."""
 
     def __init__(self, every_s: float = 60.0) -> None:

@@ -14,20 +14,20 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kvwatch import __version__
-from kvwatch.sidecar.app import build
-from kvwatch.sidecar.clients import CannotServe
 from kvwatch.sidecar.clock import Clock, SystemClock
-from kvwatch.sidecar.collector import registry_of
-from kvwatch.sidecar.crew import crew
-from kvwatch.sidecar.following import Follower, Parts
-from kvwatch.sidecar.front import Gate
-from kvwatch.sidecar.gpus import read_beside
-from kvwatch.sidecar.log import say, set_up
-from kvwatch.sidecar.lookups import Lookups
-from kvwatch.sidecar.redact import shown_url
-from kvwatch.sidecar.server_log import Follow
+from kvwatch.sidecar.http_client import ClientError
+from kvwatch.sidecar.log import configure_logging, log_event
+from kvwatch.sidecar.polling.gpu_reader import read_beside
+from kvwatch.sidecar.polling.server_log import FollowLog
+from kvwatch.sidecar.reload import ReloadableParts, Reloader
+from kvwatch.sidecar.serving.app import build
+from kvwatch.sidecar.serving.collector import registry_of
+from kvwatch.sidecar.serving.hardening.dns_executor import DnsExecutor
+from kvwatch.sidecar.serving.http_server import HttpServer, listen
+from kvwatch.sidecar.serving.middleware import TokenAuth
 from kvwatch.sidecar.store import Store
-from kvwatch.sidecar.web import Web, listen
+from kvwatch.sidecar.task_group import task_set
+from kvwatch.text.redact import shown_url
 
 if TYPE_CHECKING:
     from kvwatch.settings import Settings
@@ -43,38 +43,40 @@ async def serve(
     stop: asyncio.Event | None = None,
     ready: Callable[[str], None] | None = None,
     read: Callable[[], Settings] | None = None,
-    follow: Follow | None = None,
+    follow: FollowLog | None = None,
 ) -> int:
     """Runs the sidecar until a signal or `stop`; calls `ready` with its URL once it serves. An exit code.
 
     `read` reads the settings anew, for a reload by SIGHUP; it may raise `SettingsError`. Without it there is none.
     `follow` follows the log of a server; without it none is read.
     """
-    set_up(settings.log_format, settings.log_level)
-    asyncio.get_running_loop().set_default_executor(Lookups())
+    configure_logging(settings.log_format, settings.log_level)
+    asyncio.get_running_loop().set_default_executor(DnsExecutor())
     clock = clock or SystemClock()
     stop, hangup = stop or asyncio.Event(), asyncio.Event()
-    store, gate = Store(), Gate(settings.api_token.get_secret_value() if settings.api_token else None)
+    store, gate = Store(), TokenAuth(settings.api_token.get_secret_value() if settings.api_token else None)
     app = build(store, registry_of(store, clock), clock, gate=gate)
     try:
         with (
             contextlib.closing(listen(settings.host, settings.port)) as sock,
             _signals(stop, read and hangup),
         ):
-            web = Web(app, settings, sock)
-            async with read_beside(settings, clock) as gpus, crew() as notifiers, crew() as pollers:
-                follower = Follower(Parts(store, clock, web, gate, gpus, pollers, notifiers, follow))
+            web = HttpServer(app, settings, sock)
+            async with read_beside(settings, clock) as gpus, task_set() as notifiers, task_set() as pollers:
+                follower = Reloader(
+                    ReloadableParts(store, clock, web, gate, gpus, pollers, notifiers, follow)
+                )
                 await follower.begin(settings)
                 reloading = follower.reload_when(hangup, read) if read else None
                 return await _until(stop, web, settings, ready, reloading)
-    except CannotServe as error:
-        say(logging.ERROR, str(error))
+    except ClientError as error:
+        log_event(logging.ERROR, str(error))
         return CANNOT_SERVE
 
 
 async def _until(
     stop: asyncio.Event,
-    web: Web,
+    web: HttpServer,
     settings: Settings,
     ready: Callable[[str], None] | None,
     beside: Coroutine[Any, Any, None] | None,
@@ -83,7 +85,7 @@ async def _until(
 
     def started() -> None:
         targets = {target.name: shown_url(target.url) for target in settings.targets}
-        say(logging.INFO, "kvwatch serves", version=__version__, url=web.url, targets=targets)
+        log_event(logging.INFO, "kvwatch serves", version=__version__, url=web.url, targets=targets)
         if ready is not None:
             ready(web.url)
 
@@ -96,9 +98,9 @@ async def _until(
     await asyncio.gather(*pending, *aside, return_exceptions=True)
     if serving in done and not stop.is_set():
         why = serving.exception() or "the web server ended"
-        say(logging.ERROR, f"kvwatch can't go on: {why}")
+        log_event(logging.ERROR, f"kvwatch can't go on: {why}")
         return BROKEN
-    say(logging.INFO, "kvwatch stops")
+    log_event(logging.INFO, "kvwatch stops")
     return OK
 
 

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from kvwatch.core.catalogue import Deliveries, Reloads
-from kvwatch.core.outcome import Failure
-from kvwatch.core.state import State, Transition
+from kvwatch.core.export.catalogue import NotificationCounts, ReloadCounts
+from kvwatch.core.judgement.state import State, Transition
+from kvwatch.core.model.outcome import Failure
 
 TRANSITIONS_KEPT = 1000
 FAILURES_KEPT = 20
@@ -50,9 +50,9 @@ class Store:
         self._stats = dict.fromkeys(self._states, PollStats())
         self._transitions: deque[Transition] = deque(maxlen=TRANSITIONS_KEPT)
         self._failures: dict[str, deque[FailedScrape]] = {}
-        self._deliveries: dict[str, Deliveries] = {}
+        self._deliveries: dict[str, NotificationCounts] = {}
         self._waiting: list[asyncio.Event] = []
-        self._reloads = Reloads({"ok": 0, "failed": 0})
+        self._reloads = ReloadCounts({"ok": 0, "failed": 0})
 
     # -- what a poller does ------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class Store:
         """Sets the event no more."""
         self._waiting.remove(event)
 
-    def delivered(self, sent: Deliveries) -> None:
+    def delivered(self, sent: NotificationCounts) -> None:
         """Puts what an Alertmanager was sent in the place of what was known before."""
         self._deliveries[sent.alertmanager] = sent
 
@@ -109,7 +109,7 @@ class Store:
         """Counts that the settings were read anew at `wall` (unix seconds), or could not be used."""
         outcome, before = "ok" if good else "failed", self._reloads
         counts = {**before.outcomes, outcome: before.outcomes[outcome] + 1}
-        self._reloads = Reloads(counts, good, wall if good else before.last_success)
+        self._reloads = ReloadCounts(counts, good, wall if good else before.last_success)
 
     def started(self, wall: float) -> None:
         """Notes when the first settings were read, unix seconds."""
@@ -128,11 +128,11 @@ class Store:
     def poll_stats(self, target: str) -> PollStats:
         return self._stats.get(target, PollStats())
 
-    def deliveries(self) -> tuple[Deliveries, ...]:
+    def deliveries(self) -> tuple[NotificationCounts, ...]:
         """What each Alertmanager was sent, in the order of the settings."""
         return tuple(self._deliveries.values())
 
-    def reloads(self) -> Reloads:
+    def reloads(self) -> ReloadCounts:
         """What became of the settings."""
         return self._reloads
 

@@ -12,12 +12,12 @@ import httpx
 import pytest
 import yaml
 
-from kvwatch.core.alerting import alert_name, labels
-from kvwatch.core.snapshot import EngineKey
-from kvwatch.core.symptoms import SYMPTOMS
+from kvwatch.core.export.alert_names import alert_labels, alert_name
+from kvwatch.core.judgement.symptoms import SYMPTOMS
+from kvwatch.core.model.snapshot import EngineKey
 from kvwatch.mixin.alerts import FAST_BURN, SLOW_BURN
-from tests.e2e.tools import answers, free_port, process
-from tests.waiting import until
+from tests.support.stack import answers, free_port, process
+from tests.support.waiting import until
 
 ALERTS = Path(__file__).parents[2] / "alerts"
 CONFIG = ALERTS / "alertmanager.yml"
@@ -109,11 +109,11 @@ def test_a_cause_mutes_its_effects_on_the_same_engine(alertmanager: str) -> None
     found = muted(
         alertmanager,
         "cause",
-        labels(ENGINE, "kv_exhausted"),
-        labels(ENGINE, "ttft_high"),
-        labels(ENGINE, "prefill_limited"),
-        labels(OTHER, "ttft_high"),
-        labels(ELSEWHERE, "ttft_high"),
+        alert_labels(ENGINE, "kv_exhausted"),
+        alert_labels(ENGINE, "ttft_high"),
+        alert_labels(ENGINE, "prefill_limited"),
+        alert_labels(OTHER, "ttft_high"),
+        alert_labels(ELSEWHERE, "ttft_high"),
         wanted={"KVWatchTtftHigh"},
     )
     assert found == {("KVWatchTtftHigh", "gpu1", "0")}
@@ -123,10 +123,10 @@ def test_what_is_of_a_whole_server_mutes_all_its_engines(alertmanager: str) -> N
     found = muted(
         alertmanager,
         "whole",
-        labels(SERVER, "target_down"),
-        labels(ENGINE, "kv_thrashing"),
-        labels(OTHER, "kv_thrashing"),
-        labels(ELSEWHERE, "kv_thrashing"),
+        alert_labels(SERVER, "target_down"),
+        alert_labels(ENGINE, "kv_thrashing"),
+        alert_labels(OTHER, "kv_thrashing"),
+        alert_labels(ELSEWHERE, "kv_thrashing"),
         wanted={"KVWatchKvThrashing"},
     )
     assert found == {("KVWatchKvThrashing", "gpu1", "0"), ("KVWatchKvThrashing", "gpu1", "1")}
@@ -136,10 +136,10 @@ def test_critical_mutes_the_rest_of_its_engine_and_no_other(alertmanager: str) -
     found = muted(
         alertmanager,
         "severity",
-        labels(ENGINE, "kv_thrashing"),
-        labels(ENGINE, "requests_deferred"),
-        labels(ENGINE, "max_model_len_oversized"),
-        labels(OTHER, "requests_deferred"),
+        alert_labels(ENGINE, "kv_thrashing"),
+        alert_labels(ENGINE, "requests_deferred"),
+        alert_labels(ENGINE, "max_model_len_oversized"),
+        alert_labels(OTHER, "requests_deferred"),
         wanted={"KVWatchRequestsDeferred", "KVWatchMaxModelLenOversized"},
     )
     assert found == {
@@ -154,9 +154,9 @@ def test_what_pages_for_a_server_in_trouble_mutes_its_missed_objective(alertmana
     found = muted(
         alertmanager,
         "budget",
-        labels(ENGINE, "kv_thrashing"),
+        alert_labels(ENGINE, "kv_thrashing"),
         {**burn, "target": "gpu1"},
-        labels(EngineKey("gpu3", "llama", "0"), "kv_exhausted"),
+        alert_labels(EngineKey("gpu3", "llama", "0"), "kv_exhausted"),
         {**burn, "target": "gpu3"},
         {**burn, "target": "gpu2"},
         wanted={FAST_BURN},
@@ -189,7 +189,7 @@ def rendered(name: str, alert: dict[str, Any], tmp_path: Path) -> str:
 def test_the_message_says_what_and_why_and_what_to_do(tmp_path: Path) -> None:
     alert = {
         "status": "firing",
-        "labels": labels(ENGINE, "kv_thrashing"),
+        "labels": alert_labels(ENGINE, "kv_thrashing"),
         "annotations": {
             "summary": "Requests are preempted and computed again.",
             "description": "gpu1, model llama, engine 0: too small.\nWhat to do first:\n1. lower --max-num-seqs",

@@ -12,13 +12,13 @@ import promql_parser as promql
 import pytest
 import yaml
 
-from kvwatch.core.catalogue import METRICS, PREFIX, Type
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.percentiles import QUANTILES
-from kvwatch.core.symptoms import BY_ID, SYMPTOMS
+from kvwatch.core.export.catalogue import METRICS, PREFIX, Type
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.percentiles import QUANTILES
+from kvwatch.core.judgement.symptoms import BY_ID, SYMPTOMS
 from kvwatch.mixin.alerts import every
-from kvwatch.mixin.options import TTFT_BOUNDS, Options
-from kvwatch.mixin.pages import OWN_PAGES, QUERIES, SYMPTOM_PAGES
+from kvwatch.mixin.render_options import TTFT_BOUNDS, Options
+from kvwatch.mixin.runbook_texts import OWN_PAGES, QUERIES, SYMPTOM_PAGES
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "alerts"

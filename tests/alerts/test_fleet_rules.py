@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.alerts.promtool import Case, run
+from tests.support.promtool import Case, run
 
 
 def engine(target: str, number: int = 0, *, instance: str = "a", **more: str) -> str:

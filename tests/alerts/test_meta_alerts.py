@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvwatch.mixin.alerts import meta
-from kvwatch.mixin.options import Options
-from tests.alerts.promtool import Case, run
+from kvwatch.mixin.render_options import Options
+from tests.support.promtool import Case, run
 
 UP = 'up{job="kvwatch",instance="%s"}'
 WHERE = 'job="kvwatch",instance="a",target="gpu1"'

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from kvwatch.mixin import alertmanager, rules
-from kvwatch.mixin.options import Options, read
-from kvwatch.mixin.render import main
-from tests.alerts.promtool import run
+from kvwatch.mixin import alertmanager_config, rules
+from kvwatch.mixin.render_options import Options, read
+from kvwatch.mixin.rendered_files import main
+from tests.support.promtool import run
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,7 +96,7 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
     text = rules.prometheus(options)
     assert 'le=~"1([.]0)?"' in text
     assert "than 1 s; 99 % should not" in text
-    assert "KVWatchKvExhausted" not in alertmanager.config(options)
+    assert "KVWatchKvExhausted" not in alertmanager_config.config(options)
     assert yaml.safe_load(rules.operator(options))["metadata"]["labels"]["release"] == "prometheus"
     path = tmp_path / "rules.yml"
     path.write_text(text, encoding="utf-8")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kvwatch.core.alerting import alert_name, labels
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.snapshot import EngineKey
-from kvwatch.core.symptoms import SYMPTOMS, Scope, Symptom
-from tests.alerts.promtool import Case, run
+from kvwatch.core.export.alert_names import alert_labels, alert_name
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.symptoms import SYMPTOMS, Scope, Symptom
+from kvwatch.core.model.snapshot import EngineKey
+from tests.support.promtool import Case, run
 
 SCRAPED = 'job="kvwatch",instance="host:9477"'
 ENGINE, SERVER = EngineKey("gpu1", "llama", "0"), EngineKey("gpu1", "", "")
@@ -43,7 +43,7 @@ def series(
 
 def told(row: Symptom, *, scraped: str = SCRAPED, target: str = "gpu1") -> dict[str, str]:
     """The labels of its alert beside the name, as `core.alerting` has them, and where it was scraped."""
-    own = labels(key_of(row)._replace(target=target), row.id)
+    own = alert_labels(key_of(row)._replace(target=target), row.id)
     where = dict(part.split("=") for part in scraped.replace('"', "").split(","))
     return {name: value for name, value in own.items() if name != "alertname"} | where
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
 
-from kvwatch.core.state import State, initial
+from kvwatch.core.judgement.state import State, initial
 from kvwatch.settings import Settings, TargetSettings
 from kvwatch.sidecar import log
-from kvwatch.sidecar.poller import Poller
-from kvwatch.sidecar.scrape import Scraper
+from kvwatch.sidecar.http_client import client_for
+from kvwatch.sidecar.polling.poller import Poller
+from kvwatch.sidecar.polling.scrape import Scraper
 from kvwatch.sidecar.store import Store
-from kvwatch.sidecar.transport import client_for
-from tests.sidecar.loopback import TurnedClock
+from tests.support.loopback import TurnedClock
 
 MIB = 1 << 20
 
@@ -67,7 +67,7 @@ def keep_watching(url: str, spans: Sequence[float]) -> Iterator[float]:
     async def watch(span: float) -> None:
         await _poll(store, target, settings, span)
 
-    log.set_up("json", "error", io.StringIO())
+    log.configure_logging("json", "error", io.StringIO())
     settings, store = _prepared([url], "auto")
     (target,) = settings.targets
     for span in spans:
@@ -76,7 +76,7 @@ def keep_watching(url: str, spans: Sequence[float]) -> Iterator[float]:
 
 
 async def _watched(urls: Sequence[str], seconds: float, pid: int, narrow: str) -> Watched:
-    log.set_up("json", "error", io.StringIO())
+    log.configure_logging("json", "error", io.StringIO())
     settings, store = _prepared(urls, narrow)
     own, server = process_time(), cpu_s(pid)
     for target in settings.targets:

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvwatch.core.normalise import Interpreter
-from kvwatch.core.vllm import Vocabulary
+from kvwatch.core.dialect.vllm import Vocabulary
+from kvwatch.core.exposition.normalise import PageNormaliser
 from tests.benchmarks.rows import Row
 from tests.benchmarks.test_parse import BUDGET, eight_engines
-from tests.replica.running import ROOT
+from tests.support.replica.running import ROOT
 
 _COLLECTED = re.compile(r"Collected : (\d+)")
 
@@ -54,7 +54,7 @@ def _of(what: str, times: int) -> int:
 def _work(what: str, times: int) -> None:
     text = eight_engines()
     bodies = [text.encode(), text.replace("1.0\n", "2.0\n").encode()]
-    interpreter = Interpreter(Vocabulary(), "vllm")
+    interpreter = PageNormaliser(Vocabulary(), "vllm")
     if what == "kvwatch":
         for body in bodies * 2:  # remembered from here on
             interpreter.read(body)

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from tests.benchmarks.costs import cpu_s
 from tests.benchmarks.rows import HISTORY, Row, remember, table
-from tests.e2e.tools import free_port, kvwatch
+from tests.support.stack import free_port, kvwatch
 
 #: How often the server is watched, seconds; None not at all.
 WATCHES: dict[str, float | None] = {"not watched": None, "every 1 s": 1.0, "every 0.2 s": 0.2}

@@ -23,9 +23,9 @@ from tests.benchmarks.costs import cpu_s, rss_mib, watched
 from tests.benchmarks.plot import drawn
 from tests.benchmarks.rows import HISTORY, Row
 from tests.benchmarks.test_parse import BUDGET, against_stock
-from tests.e2e.tools import answers, free_port, kvwatch, process, prometheus_process
-from tests.replica.running import ROOT, replica
-from tests.waiting import until
+from tests.support.replica.running import ROOT, replica
+from tests.support.stack import answers, free_port, kvwatch, process, prometheus_process
+from tests.support.waiting import until
 
 ENGINES = (1, 2, 4, 8, 16, 32, 64)
 _WARM_UP_S = 8.0

@@ -10,15 +10,15 @@ from time import process_time
 
 import pytest
 
-from kvwatch.core.outcome import Scrape
-from kvwatch.core.pipeline import advance
-from kvwatch.core.state import initial
-from kvwatch.sidecar.collector import registry_of
+from kvwatch.core.judgement.pipeline import advance
+from kvwatch.core.judgement.state import initial
+from kvwatch.core.model.outcome import Scrape
 from kvwatch.sidecar.page.document import _parts
-from kvwatch.sidecar.rendering import Renderer
+from kvwatch.sidecar.serving.collector import registry_of
+from kvwatch.sidecar.serving.rendering import Renderer
 from kvwatch.sidecar.store import Store
 from tests.benchmarks.test_parse import eight_engines
-from tests.sidecar.loopback import TurnedClock
+from tests.support.loopback import TurnedClock
 
 SECONDS = 600
 TIMES = 5

@@ -18,8 +18,8 @@ from time import process_time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvwatch.core.normalise import Interpreter
-from kvwatch.core.vllm import Vocabulary
+from kvwatch.core.dialect.vllm import Vocabulary
+from kvwatch.core.exposition.normalise import PageNormaliser
 
 PAGE = Path(__file__).parents[1] / "captures" / "vllm-0.32.0" / "c-kv-saturation.jsonl.gz"
 BUDGET = 30.0
@@ -76,7 +76,7 @@ def against_stock(turns: int) -> tuple[float, float]:
     Both in turn, so that what else the host does at a time is not borne by one of them alone."""
     text = eight_engines()
     bodies = [text.encode(), text.replace("1.0\n", "2.0\n").encode()]
-    interpreter = Interpreter(Vocabulary(), "vllm")
+    interpreter = PageNormaliser(Vocabulary(), "vllm")
     assert len(interpreter.read(bodies[0]).engines) == 8
     stock = ours = math.inf
     for _ in range(turns):

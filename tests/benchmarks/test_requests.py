@@ -10,13 +10,13 @@ import math
 import httpx
 import pytest
 
-from kvwatch.core.outcome import Pace, Scrape
-from kvwatch.core.pipeline import advance
-from kvwatch.core.state import initial
-from kvwatch.core.vllm import sample_names
-from kvwatch.sidecar.scrape import narrowed_url
+from kvwatch.core.dialect.vllm import sample_names
+from kvwatch.core.judgement.pipeline import advance
+from kvwatch.core.judgement.state import initial
+from kvwatch.core.model.outcome import Pace, Scrape
+from kvwatch.sidecar.polling.scrape import narrowed_url
 from tests.benchmarks.costs import cpu_s
-from tests.replica.running import replica
+from tests.support.replica.running import replica
 
 
 @pytest.mark.benchmark

@@ -7,9 +7,9 @@ from time import process_time
 
 import pytest
 
-from kvwatch.core.outcome import Pace, Scrape
-from kvwatch.core.pipeline import advance
-from kvwatch.core.state import State, initial
+from kvwatch.core.judgement.pipeline import advance
+from kvwatch.core.judgement.state import State, initial
+from kvwatch.core.model.outcome import Pace, Scrape
 from tests.benchmarks.test_parse import page_of
 
 

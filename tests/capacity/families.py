@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvwatch.capacity.model import from_config
+from kvwatch.capacity.kv_model import from_config
 from kvwatch.capacity.sizing import Flags, Sizing, laid_out, sized
 
 HERE = Path(__file__).parent

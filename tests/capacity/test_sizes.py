@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kvwatch.capacity.errors import PlanError, RefusedError
-from kvwatch.capacity.model import from_config, from_numbers
+from kvwatch.capacity.kv_model import from_config, from_numbers
 from kvwatch.capacity.sizing import Flags, Layout, laid_out, sized
 from kvwatch.capacity.units import GIB
 from tests.capacity.families import QUESTIONS, config

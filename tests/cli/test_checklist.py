@@ -8,9 +8,9 @@ import pytest
 
 from kvwatch.commands.checklist import Mark, checklist
 from kvwatch.commands.watch import Watch
-from kvwatch.core.policy import Policy
-from kvwatch.core.state import State, initial
-from kvwatch.recording import Record, outcome, read
+from kvwatch.core.judgement.policy import Policy
+from kvwatch.core.judgement.state import State, initial
+from kvwatch.recording import Record, outcome_of, read
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "replay" / "recordings"
 LENGTHS, LIMIT, LOAD, PREFIXES, PRECISION, WATCHED = range(1, 7)
@@ -22,7 +22,7 @@ def after(name: str, seconds: float) -> State:
     records = [item for item in read(RECORDINGS / f"{name}.jsonl.gz") if isinstance(item, Record)]
     for record in records:
         if record.t <= records[0].t + seconds:
-            watch.take(outcome(record, interval_s=1), record.t)
+            watch.take(outcome_of(record, interval_s=1), record.t)
     return watch.state
 
 

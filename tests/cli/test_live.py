@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from kvwatch.recording import Record, Writer, read
-from tests.waiting import until
+from tests.support.waiting import until
 
 Kvwatch = Callable[..., CompletedProcess[str]]
 Serve = Callable[..., str]

@@ -11,7 +11,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from kvwatch.cli import main
-from kvwatch.commands import output, text
+from kvwatch.commands import output, terminal_text
 
 Kvwatch = Callable[..., CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,5 +144,5 @@ def test_options_of_vllm_are_never_broken() -> None:
         "limit lengths to what the service really serves, not the maximum of the model: lower --max-model-len"
     )
     for width in range(30):
-        lines = text.wrapped("x" * width + " " + advice, "    ")
+        lines = terminal_text.wrapped("x" * width + " " + advice, "    ")
         assert sum("--max-model-len" in line for line in lines) == 1

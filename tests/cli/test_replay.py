@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kvwatch.core.symptoms import SYMPTOMS
+from kvwatch.core.judgement.symptoms import SYMPTOMS
 
 Kvwatch = Callable[..., CompletedProcess[str]]
 

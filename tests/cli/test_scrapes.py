@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from kvwatch.commands import live
-from kvwatch.core.outcome import Facts, Outcome, Scrape
+from kvwatch.core.model.outcome import Outcome, Scrape, ServerInfo
 from kvwatch.settings import Settings, TargetSettings
-from tests.sidecar.loopback import Asked, Handler, VllmLike, pages, serving
+from tests.support.loopback import Asked, Handler, VllmLike, pages, serving
 
 HEALTHY = "0.32.0--b-healthy.jsonl.gz"
 
@@ -32,21 +32,21 @@ def seen(handler: Handler, enough: Callable[[list[Outcome]], bool]) -> list[Outc
     return asyncio.run(run())
 
 
-def facts(found: list[Outcome]) -> list[Facts]:
+def facts(found: list[Outcome]) -> list[ServerInfo]:
     return [one.facts for one in found if isinstance(one, Scrape) and one.facts is not None]
 
 
 def test_the_other_endpoints_are_asked_once_and_hold_up_nothing() -> None:
     """What they say comes with the page after it is known, and only with that."""
     found = seen(VllmLike(pages(HEALTHY), step=1), lambda found: len(found) >= 8 and bool(facts(found)))
-    assert facts(found) == [Facts("0.32.0", {"tiny-llama": 2048})]
+    assert facts(found) == [ServerInfo("0.32.0", {"tiny-llama": 2048})]
 
 
 @pytest.mark.parametrize(
     ("hang", "known"),
-    [("/version", Facts(max_model_len={"tiny-llama": 2048})), ("/v1/models", Facts("0.32.0"))],
+    [("/version", ServerInfo(max_model_len={"tiny-llama": 2048})), ("/v1/models", ServerInfo("0.32.0"))],
 )
-def test_endpoints_that_hang_hold_up_no_scrape(hang: str, known: Facts) -> None:
+def test_endpoints_that_hang_hold_up_no_scrape(hang: str, known: ServerInfo) -> None:
     """Ten scrapes take no longer than they do, the end waits for nothing, and what the other one says is known."""
     vllm = VllmLike(pages(HEALTHY))
 

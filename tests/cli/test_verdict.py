@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from kvwatch.commands import check
-from kvwatch.commands.checked import report_of
+from kvwatch.commands.check_report import report_of
+from kvwatch.commands.check_verdict import Conclusion, conclude
 from kvwatch.commands.output import draw
-from kvwatch.commands.verdict import Conclusion, conclude
 from kvwatch.commands.watch import Watch
-from kvwatch.core.outcome import Failure, Scrape, ScrapeError
-from kvwatch.core.pipeline import next_pace
-from kvwatch.core.policy import Policy
-from kvwatch.recording import Record, outcome, read
-from tests.core.pages import Server
+from kvwatch.core.judgement.pipeline import next_pace
+from kvwatch.core.judgement.policy import Policy
+from kvwatch.core.model.outcome import Failure, Scrape, ScrapeError
+from kvwatch.recording import Record, outcome_of, read
+from tests.support.pages import Server
 
 RECORDINGS = Path(__file__).resolve().parents[1] / "replay" / "recordings"
 SATURATED = "0.32.0--c-kv-saturation"
@@ -32,7 +32,7 @@ def watched(name: str, begin: float, seconds: float = 30, *, policy: Policy | No
     for record in records:
         if start <= record.t <= start + seconds + 0.5:
             pace = next_pace(watch.state, record.t)
-            watch.take(outcome(record, interval_s=1, pace=pace), record.t)
+            watch.take(outcome_of(record, interval_s=1, pace=pace), record.t)
     return watch
 
 

@@ -18,8 +18,8 @@ import pytest
 
 from kvwatch import healthcheck
 from kvwatch.settings import Settings
-from tests.dockerfile import Stage, parse
-from tests.machine import has_ipv6
+from tests.support.dockerfile import Stage, parse
+from tests.support.machine import has_ipv6
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD_TOOLS = re.compile(r"\b(gcc|g\+\+|make|build-essential|apt-get|apk|pip3? install|curl|wget|git)\b")

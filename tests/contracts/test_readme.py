@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from kvwatch.cli import COMMANDS
-from kvwatch.core.catalogue import METRICS, PREFIX
+from kvwatch.core.export.catalogue import METRICS, PREFIX
 from kvwatch.mixin.alerts import every
-from kvwatch.mixin.options import read
+from kvwatch.mixin.render_options import read
 from kvwatch.settings import load
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvwatch.mixin.render import files, main
+from kvwatch.mixin.rendered_files import files, main
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from kvwatch.core.snapshot import CacheConfig, EngineKey, Snapshot
-from kvwatch.core.symptoms import BY_ID, SYMPTOMS, Severity, Symptom
-from kvwatch.core.symptoms import actions as shared
-from kvwatch.core.symptoms.model import Scope
+from kvwatch.core.judgement.symptoms import BY_ID, SYMPTOMS, Severity, Symptom
+from kvwatch.core.judgement.symptoms import actions as shared
+from kvwatch.core.judgement.symptoms.row import Scope
+from kvwatch.core.model.snapshot import CacheConfig, EngineKey, Snapshot
 
 #: The order in which to tune, where several apply: length, concurrency, precision of the cache, reuse of prefixes.
 ORDER = (shared.LENGTH, shared.FEWER, shared.FP8, shared.SHARE, shared.ENABLE_PREFIX_CACHING)

@@ -2,9 +2,9 @@
 
 import re
 
-from kvwatch.core.alerting import alert_name, labels
-from kvwatch.core.snapshot import EngineKey
-from kvwatch.core.symptoms import SYMPTOMS
+from kvwatch.core.export.alert_names import alert_labels, alert_name
+from kvwatch.core.judgement.symptoms import SYMPTOMS
+from kvwatch.core.model.snapshot import EngineKey
 
 
 def test_every_symptom_has_a_name_of_its_own_as_an_alert() -> None:
@@ -14,7 +14,7 @@ def test_every_symptom_has_a_name_of_its_own_as_an_alert() -> None:
 
 
 def test_labels_are_those_that_are_there() -> None:
-    own = labels(EngineKey("gpu1", "llama", "0"), "kv_thrashing")
+    own = alert_labels(EngineKey("gpu1", "llama", "0"), "kv_thrashing")
     assert own == {
         "alertname": "KVWatchKvThrashing",
         "severity": "critical",
@@ -23,4 +23,9 @@ def test_labels_are_those_that_are_there() -> None:
         "model_name": "llama",
         "engine": "0",
     }
-    assert labels(EngineKey("gpu1"), "target_down").keys() == {"alertname", "severity", "symptom", "target"}
+    assert alert_labels(EngineKey("gpu1"), "target_down").keys() == {
+        "alertname",
+        "severity",
+        "symptom",
+        "target",
+    }

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvwatch.core.derive import capacity_tokens, demand, preemption_part, pressure
-from kvwatch.core.outcome import Pace
-from kvwatch.core.policy import Policy
-from kvwatch.core.snapshot import CacheConfig, EngineKey, Snapshot
-from tests.core.pages import Counted, Server
-from tests.core.watch import Watch
+from kvwatch.core.judgement.derive import capacity_tokens, demand, preemption_part, pressure
+from kvwatch.core.judgement.policy import Policy
+from kvwatch.core.model.outcome import Pace
+from kvwatch.core.model.snapshot import CacheConfig, EngineKey, Snapshot
+from tests.support.pages import Counted, Server
+from tests.support.watch import Watch
 
 share = st.floats(0, 1)
 counts = st.integers(0, 500)

@@ -7,10 +7,11 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.core import evidence
-from kvwatch.core.catalogue import METRICS, Reading
-from kvwatch.core.outcome import Failure
-from tests.core.watch import Watch
+from kvwatch.core.export import evidence_samples
+from kvwatch.core.export.catalogue import METRICS, MetricSource
+from kvwatch.core.judgement.lifecycle import _same_series
+from kvwatch.core.model.outcome import Failure
+from tests.support.watch import Watch
 
 _EVIDENCE = next(row for row in METRICS if row.name == "symptom_evidence")
 
@@ -25,7 +26,7 @@ def test_numbers_stay_numbers_and_words_become_texts() -> None:
         "unknown_families": ["vllm:a", "vllm:b"],
         "detail": "two\nlines",
     }
-    assert list(evidence.samples(found)) == [
+    assert list(evidence_samples.samples(found)) == [
         ("preemptions", "", 99.0),
         ("share", "", 0.5),
         ("pressure_was_high", "", 1.0),
@@ -47,7 +48,7 @@ def test_what_says_nothing_is_left_out() -> None:
         "e": [],
         "threshold_share": 0.5,
     }
-    assert list(evidence.samples(found)) == []
+    assert list(evidence_samples.samples(found)) == []
 
 
 values = st.one_of(
@@ -63,26 +64,26 @@ facts = st.dictionaries(
 
 
 @given(facts, facts)
-def test_names_and_texts_are_the_same_where_only_numbers_moved(
+def test_evidence_of_the_same_series_has_the_same_names_and_texts(
     before: dict[str, object], after: dict[str, object]
 ) -> None:
-    """What is not looked at closely would look the same."""
-    if evidence._numbers_moved(before, after):
-        assert evidence._labels(before) == evidence._labels(after)
+    if _same_series(before, after):
+        assert [row[:2] for row in evidence_samples.samples(before)] == [
+            row[:2] for row in evidence_samples.samples(after)
+        ]
 
 
 @given(facts)
-def test_evidence_like_itself_is_not_looked_at_closely(found: dict[str, object]) -> None:
+def test_new_numbers_make_no_new_series(found: dict[str, object]) -> None:
     moved = {name: value + 0.5 if type(value) is float else value for name, value in found.items()}
-    finite = all(math.isfinite(value) for value in found.values() if isinstance(value, float))
-    assert evidence._numbers_moved(found, moved) or not finite or "nan" in str(found)
+    assert _same_series(found, moved) or "nan" in str(found)
 
 
 def test_a_server_can_not_make_it_long() -> None:
     """However many models are missing however much, and however long their names are."""
     found = {"missing": {f"{'m' * 1000}{n}": "x" * 10_000 for n in range(1000)}}
-    got = list(evidence.samples(found))
-    assert len(got) == evidence.MOST
+    got = list(evidence_samples.samples(found))
+    assert len(got) == evidence_samples.MOST
     assert max(len(name) + len(text) for name, text, _ in got) <= 240
 
 
@@ -92,11 +93,11 @@ def test_a_server_that_says_another_thing_at_every_scrape_makes_no_series_of_eac
     watch, seen = Watch(), set[tuple[str, ...]]()
     for n in range(300):
         watch.fail_saying(Failure.CONNECTION, f"line {n} can't be read: {n!r}")
-        seen |= {labels for labels, _ in _EVIDENCE.samples(Reading(watch.state, watch.now))}
+        seen |= {labels for labels, _ in _EVIDENCE.samples(MetricSource(watch.state, watch.now))}
     details = {labels for labels in seen if "detail" in labels}
     assert 4 <= len(details) <= 5
     down = watch.state.symptoms["target_down"]
     assert down.evidence["detail"].startswith("line 299"), "people read the newest"
-    watch.fail_saying(Failure.CONNECTION, down.told["detail"])
-    numbers = {labels[4]: value for labels, value in _EVIDENCE.samples(Reading(watch.state, watch.now))}
+    watch.fail_saying(Failure.CONNECTION, down.published["detail"])
+    numbers = {labels[4]: value for labels, value in _EVIDENCE.samples(MetricSource(watch.state, watch.now))}
     assert numbers["failing_seconds"] == 300

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from kvwatch.core.exposition import MAX_SAMPLES, BadExposition, Exposition, Reader
-from kvwatch.core.outcome import Failure
-from kvwatch.core.vllm import Vocabulary
-from tests.core.pages import RealPage, Server, real_pages
+from kvwatch.core.dialect.vllm import Vocabulary
+from kvwatch.core.exposition.parser import MAX_SAMPLES, BadExposition, Exposition, PageReader
+from kvwatch.core.model.outcome import Failure
+from tests.support.pages import RealPage, Server, real_pages
 
 VOCABULARY = Vocabulary()
 
@@ -20,8 +20,8 @@ Labels = tuple[tuple[str, str], ...]
 Samples = dict[tuple[str, Labels], float]
 
 
-def reader() -> Reader:
-    return Reader(lambda name: VOCABULARY.role(name) is not None, VOCABULARY.begins)
+def reader() -> PageReader:
+    return PageReader(lambda name: VOCABULARY.role(name) is not None, VOCABULARY.begins)
 
 
 def samples(page: Exposition) -> Samples:
@@ -305,7 +305,7 @@ def test_what_was_read_before_changes_nothing(case: str) -> None:
     assert outcome(used, body) == fresh
 
 
-def outcome(by: Reader, body: bytes) -> tuple[object, ...]:
+def outcome(by: PageReader, body: bytes) -> tuple[object, ...]:
     """All that a reader says of a page, comparable."""
     try:
         page = by.read(body)
@@ -317,7 +317,7 @@ def outcome(by: Reader, body: bytes) -> tuple[object, ...]:
 
 def test_a_page_that_is_refused_leaves_nothing_behind() -> None:
     """And one with too many samples takes next to nothing while it is read."""
-    reader = Reader(lambda name: name.startswith("vllm:"))
+    reader = PageReader(lambda name: name.startswith("vllm:"))
     samples = [b'vllm:x{engine="%d"} 1\n' % n for n in range(MAX_SAMPLES + 2)]
     junk = b"".join(samples[:-9]) + b"vllm:x{ 1\n"
     reader.read(samples[0])
@@ -447,7 +447,7 @@ def test_real_pages_are_read_as_prometheus_reads_them(folder: str) -> None:
 
 def test_stepping_over_changes_nothing() -> None:
     """On real pages, a reader that steps over unwanted families whole finds what one finds that does not."""
-    patient, quick = Reader(lambda name: VOCABULARY.role(name) is not None), reader()
+    patient, quick = PageReader(lambda name: VOCABULARY.role(name) is not None), reader()
     for page in real_pages()[::3]:
         slow, fast = patient.read(page.body), quick.read(page.body)
         assert samples(slow) == samples(fast), page.place
@@ -503,7 +503,7 @@ WORDS = '# HELP |# TYPE |vllm:num_requests_running|vllm:x|{|}|"|\\|,|=| |1|NaN|_
 PIECES = st.sampled_from([*(word.encode() for word in WORDS.split("|")), b"\xff", b"\x00"])
 
 
-def survives(by: Reader, body: bytes) -> Exposition | None:
+def survives(by: PageReader, body: bytes) -> Exposition | None:
     """The page, or nothing; anything but `BadExposition` fails the test."""
     try:
         page = by.read(body)

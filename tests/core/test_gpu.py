@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.core import dcgm
-from kvwatch.core.gpu import (
+from kvwatch.core.exposition import dcgm
+from kvwatch.core.judgement.policy import Policy
+from kvwatch.core.judgement.state import State
+from kvwatch.core.model.gpu import (
     MOST_GPUS,
     NO_DATA,
     Activity,
@@ -24,14 +26,12 @@ from kvwatch.core.gpu import (
     GpuReading,
     GpuWindow,
     NoActivity,
-    chosen,
-    distinct,
+    distinct_gpus,
+    select_gpus,
 )
-from kvwatch.core.outcome import Failure, Scrape, ScrapeError
-from kvwatch.core.policy import Policy
-from kvwatch.core.state import State
-from tests.core.pages import Server
-from tests.core.watch import Watch
+from kvwatch.core.model.outcome import Failure, Scrape, ScrapeError
+from tests.support.pages import Server
+from tests.support.watch import Watch
 
 PAGES = Path(__file__).parents[1] / "data" / "dcgm"
 KUBERNETES = (PAGES / "kubernetes.prom").read_bytes()
@@ -202,27 +202,27 @@ def test_no_bytes_make_reading_fail(junk: bytes, at: int) -> None:
     ],
 )
 def test_gpus_by_name(names: list[str], labels: list[str], absent: list[str]) -> None:
-    found, lacking = chosen(read(MIG).gpus, names)
+    found, lacking = select_gpus(read(MIG).gpus, names)
     assert ([gpu.label for gpu in found], list(lacking)) == (labels, absent)
 
 
 def test_gpus_by_pod() -> None:
     gpus = read(KUBERNETES).gpus
     for name in ("pod:chat-0", "pod:serving/chat-0"):
-        found, lacking = chosen(gpus, [name])
+        found, lacking = select_gpus(gpus, [name])
         assert ([gpu.label for gpu in found], lacking) == (["0", "1"], ())
-    assert chosen(gpus, ["pod:other/chat-0"]) == ((), ("pod:other/chat-0",))
-    assert chosen(gpus, ["pod:serving"]) == ((), ("pod:serving",))
+    assert select_gpus(gpus, ["pod:other/chat-0"]) == ((), ("pod:other/chat-0",))
+    assert select_gpus(gpus, ["pod:serving"]) == ((), ("pod:serving",))
 
 
 @given(
     st.lists(st.builds(Gpu, label=st.sampled_from(["0", "0/1", "1"]), uuid=st.sampled_from(["", "a", "b"])))
 )
 def test_labels_are_distinct_and_order_is_irrelevant(gpus: list[Gpu]) -> None:
-    found = distinct(gpus)
+    found = distinct_gpus(gpus)
     labels = [gpu.label for gpu in found]
     assert len(set(labels)) == len(labels)
-    assert sorted(labels) == sorted(gpu.label for gpu in distinct(reversed(gpus)))
+    assert sorted(labels) == sorted(gpu.label for gpu in distinct_gpus(reversed(gpus)))
 
 
 # -- over time -----------------------------------------------------------------------------------------------------

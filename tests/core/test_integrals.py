@@ -8,9 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.core.integrals import RUNNING, USAGE, USAGE_KNOWN, WAITING, Integral, integrated, over
-from kvwatch.core.regimes import Regime
-from kvwatch.core.window import TRACKED, History, Sample, cut, weights
+from kvwatch.core.history.integrals import (
+    RUNNING,
+    USAGE,
+    USAGE_KNOWN,
+    WAITING,
+    Integral,
+    integral_over,
+    integrate,
+)
+from kvwatch.core.history.regimes import Regime
+from kvwatch.core.history.window import TRACKED, Sample, weights
+from kvwatch.core.model.timed_rows import History, cut
 
 shown = st.tuples(
     st.sampled_from([0.25, 1.0, 1.7, 15.0]),  # since the sample before
@@ -36,7 +45,7 @@ def watched(
     for t, seen, (_, _, usage, running, waiting, regime) in zip(times, covered, moments, strict=True):
         climbs = (None,) * len(TRACKED)
         samples.append(Sample(t, seen, usage, running, waiting, 0.0, None, regime.value, climbs))
-        integrals = integrated(integrals, samples[-1])
+        integrals = integrate(integrals, samples[-1])
     return samples, integrals
 
 
@@ -47,7 +56,7 @@ def test_a_window_is_what_its_samples_add_up_to(
     """Whatever the spacing, the gaps, and wherever the window begins."""
     samples, integrals = watched(moments)
     start = samples[-1].t - min(seconds, _LONGEST)
-    found, held = over(integrals, start), weights(cut(samples, start), start)
+    found, held = integral_over(integrals, start), weights(cut(samples, start), start)
     for regime in Regime:
         expected = sum(s for row, s in held if row.regime == regime)
         assert found[regime] == pytest.approx(expected, abs=1e-6)
@@ -60,4 +69,4 @@ def test_a_window_is_what_its_samples_add_up_to(
 def test_a_window_of_one_sample_is_empty() -> None:
     """One sample stands for no time."""
     _, integrals = watched([(1.0, False, 1.0, 1.0, 1.0, Regime.FULL)])
-    assert set(over(integrals, 0.0).values()) == {0.0}
+    assert set(integral_over(integrals, 0.0).values()) == {0.0}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.core.lifecycle import Lifecycle, Stage, step
-from kvwatch.core.symptoms import Judgement, Verdict
+from kvwatch.core.judgement.lifecycle import Lifecycle, Stage, step
+from kvwatch.core.judgement.symptoms import Judgement, Verdict
 
 A, C, U = Verdict.ACTIVE, Verdict.CLEAR, Verdict.UNKNOWN
 INACTIVE, PENDING, FIRING, UNKNOWN = Stage.INACTIVE, Stage.PENDING, Stage.FIRING, Stage.UNKNOWN

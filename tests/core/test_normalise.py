@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvwatch.core.exposition import BadExposition
-from kvwatch.core.normalise import Interpreter, Page
-from kvwatch.core.outcome import Failure, Pace
-from kvwatch.core.snapshot import CacheConfig, EngineKey, Histogram, Snapshot
-from kvwatch.core.vllm import LATE, NATIVE_SPELLINGS, RELAY_SPELLINGS, Alias, Vocabulary, sample_names
-from tests.core.pages import Server
-from tests.core.watch import Watch
+from kvwatch.core.dialect.vllm import LATE, NATIVE_SPELLINGS, RELAY_SPELLINGS, Alias, Vocabulary, sample_names
+from kvwatch.core.exposition.normalise import NormalisedPage, PageNormaliser
+from kvwatch.core.exposition.parser import BadExposition
+from kvwatch.core.model.outcome import Failure, Pace
+from kvwatch.core.model.snapshot import CacheConfig, EngineKey, Histogram, Snapshot
+from tests.support.pages import Server
+from tests.support.watch import Watch
 
 MODEL = 'model_name="m"'
 V1 = 'engine="0",model_name="m"'
@@ -18,9 +18,9 @@ V1 = 'engine="0",model_name="m"'
 
 def interpret(
     text: str, spellings: tuple[str, ...] = NATIVE_SPELLINGS, extra: tuple[Alias, ...] = ()
-) -> Page:
+) -> NormalisedPage:
     """A page, read."""
-    return Interpreter(Vocabulary(spellings, extra), "t").read((text.strip("\n") + "\n").encode())
+    return PageNormaliser(Vocabulary(spellings, extra), "t").read((text.strip("\n") + "\n").encode())
 
 
 def engine(
@@ -303,7 +303,7 @@ def test_without_a_configuration_that_is_said() -> None:
 
 def test_a_huge_label_of_a_family_not_read_is_no_trouble() -> None:
     """A configuration of half a megabyte in a label is stepped over, again and again, and not kept."""
-    interpreter = Interpreter(Vocabulary(), "t")
+    interpreter = PageNormaliser(Vocabulary(), "t")
     for i in range(60):
         text = gauges() + f'vllm:vllm_config_info{{text="{i}{"x" * 500_000}"}} 1.0\n'
         (found,) = interpreter.read(text.encode()).engines.values()
@@ -541,7 +541,7 @@ def test_a_hair_above_one_is_one() -> None:
 def test_a_series_with_two_values_is_missing() -> None:
     """The same series twice with different values: nobody can say which, on the first page as on the tenth."""
     good, bad = gauges(), gauges() + f"vllm:num_requests_running{{{V1}}} 3.0\n"
-    interpreter = Interpreter(Vocabulary(), "t")
+    interpreter = PageNormaliser(Vocabulary(), "t")
     for text, expected in ((good, 2), (bad, None), (good, 2), (bad, None)):
         (found,) = interpreter.read(text.encode()).engines.values()
         assert found.number("requests_running") == expected
@@ -632,7 +632,7 @@ vllm:without_help_total{{{V1}}} 1.0
 python_gc_objects_collected_total 4.0
 """
     )
-    interpreter = Interpreter(Vocabulary(), "t")
+    interpreter = PageNormaliser(Vocabulary(), "t")
     for _ in range(3):
         page = interpreter.read(text.encode())
         assert page.unknown_families == ("vllm:kv_cache_fill", "vllm:without_help")
@@ -681,13 +681,13 @@ def test_the_order_of_lines_does_not_matter(lines: list[str]) -> None:
 @settings(max_examples=200)
 def test_pages_read_before_do_not_matter(pages: list[list[str]]) -> None:
     """An interpreter that read other pages of the same server says what a fresh one says."""
-    used = Interpreter(Vocabulary(), "t")
+    used = PageNormaliser(Vocabulary(), "t")
     for lines in pages:
         body = ("\n".join(lines) + "\n").encode()
-        assert read(used, body) == read(Interpreter(Vocabulary(), "t"), body)
+        assert read(used, body) == read(PageNormaliser(Vocabulary(), "t"), body)
 
 
-def read(interpreter: Interpreter, body: bytes) -> Page | Failure:
+def read(interpreter: PageNormaliser, body: bytes) -> NormalisedPage | Failure:
     try:
         return interpreter.read(body)
     except BadExposition as bad:

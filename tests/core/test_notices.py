@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from kvwatch.core.findings import findings
-from kvwatch.core.lifecycle import Lifecycle, Stage
-from kvwatch.core.notices import (
+from kvwatch.core.export.findings import findings
+from kvwatch.core.export.notifications import (
     LASTS,
     MOST_ENDED,
     Id,
     Ledger,
-    Notice,
-    Told,
-    due,
-    kept,
+    Notification,
+    SentNotification,
+    due_notifications,
     next_repeat,
-    noted,
-    texts,
+    notification_text,
+    prune_ledger,
+    record_sent,
 )
-from kvwatch.core.snapshot import EngineKey
-from kvwatch.core.state import EngineState, State, initial
-from tests.core.watch import replayed
+from kvwatch.core.judgement.lifecycle import Lifecycle, Stage
+from kvwatch.core.judgement.state import EngineState, State, initial
+from kvwatch.core.model.snapshot import EngineKey
+from tests.support.watch import replayed
 
 WALL = 1_800_000_000.0
 REPEAT = 60.0
@@ -53,17 +53,17 @@ class Receiver:
 
     ledger: Ledger = field(default_factory=dict)
 
-    def look(self, now: float, *states: State) -> tuple[Notice, ...]:
-        self.ledger = kept(self.ledger, now=now, repeat_s=REPEAT)
-        return due(states, self.ledger, now=now, wall=WALL + now, repeat_s=REPEAT)
+    def look(self, now: float, *states: State) -> tuple[Notification, ...]:
+        self.ledger = prune_ledger(self.ledger, now=now, repeat_s=REPEAT)
+        return due_notifications(states, self.ledger, now=now, wall=WALL + now, repeat_s=REPEAT)
 
-    def tell(self, now: float, *states: State, confirmed: bool = True) -> tuple[Notice, ...]:
+    def tell(self, now: float, *states: State, confirmed: bool = True) -> tuple[Notification, ...]:
         notices = self.look(now, *states)
-        self.ledger = noted(self.ledger, notices, confirmed=confirmed, now=now)
+        self.ledger = record_sent(self.ledger, notices, confirmed=confirmed, now=now)
         return notices
 
 
-def ids(notices: tuple[Notice, ...]) -> list[tuple[Id, bool]]:
+def ids(notices: tuple[Notification, ...]) -> list[tuple[Id, bool]]:
     return [(one.id, one.resolved) for one in notices]
 
 
@@ -155,12 +155,12 @@ def test_an_engine_that_is_gone_ends_its_alerts() -> None:
 
 def test_ends_that_nobody_hears_of_do_not_pile_up() -> None:
     ended = {
-        (EngineKey("t", "m", str(n)), "kv_thrashing"): Told(
-            Notice((EngineKey("t", "m", str(n)), "kv_thrashing"), WALL, WALL, resolved=True), 100.0
+        (EngineKey("t", "m", str(n)), "kv_thrashing"): SentNotification(
+            Notification((EngineKey("t", "m", str(n)), "kv_thrashing"), WALL, WALL, resolved=True), 100.0
         )
         for n in range(MOST_ENDED + 5)
     }
-    left = kept(ended, now=101.0, repeat_s=REPEAT)
+    left = prune_ledger(ended, now=101.0, repeat_s=REPEAT)
     assert len(left) == MOST_ENDED
     assert next(iter(left))[0].engine == "5", "the oldest go"
 
@@ -175,7 +175,7 @@ def test_a_wall_clock_that_jumps_moves_no_alert() -> None:
 
 def test_the_texts_say_what_where_by_which_numbers_and_what_to_do() -> None:
     (found, *_) = findings(replayed("0.32.0--c-kv-saturation").state)
-    said = texts(found)
+    said = notification_text(found)
     assert said["summary"] == "Requests are preempted and computed again (t, tiny-llama, engine 0)"
     meaning, evidence, actions = said["description"].split("\n\n")
     assert meaning == found.symptom.meaning

@@ -6,11 +6,11 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.core.past import Past
-from kvwatch.core.policy import Policy
-from kvwatch.core.window import TRACKED, Sample, Windows
-from tests.core.pages import Server
-from tests.core.watch import Watch
+from kvwatch.core.history.before_restart import BeforeRestart
+from kvwatch.core.history.window import TRACKED, Sample, Windows
+from kvwatch.core.judgement.policy import Policy
+from tests.support.pages import Server
+from tests.support.watch import Watch
 
 STARTED = 1_700_000_000
 
@@ -70,7 +70,7 @@ def test_several_servers_behind_one_address_keep_no_more() -> None:
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(0, 200))
 def test_from_any_moment_on_it_is_the_same_sequence(lives: list[int], since: int) -> None:
-    past, windows, now = Past(), Windows(), 0.0
+    past, windows, now = BeforeRestart(), Windows(), 0.0
     for seconds in lives:
         past, windows = past.ended(windows, 1e9), Windows()
         for n in range(seconds):
@@ -92,4 +92,4 @@ def test_without_a_past_there_is_only_the_present() -> None:
     watch = Watch()
     lived(watch, STARTED, 5)
     assert shown(watch) == watch.engine.windows.samples.rows()
-    assert watch.engine.past == Past()
+    assert watch.engine.past == BeforeRestart()

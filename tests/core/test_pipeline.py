@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvwatch.core import report
-from kvwatch.core.findings import findings
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
-from kvwatch.core.pipeline import advance, next_pace
-from kvwatch.core.plan import MAX_ENGINES
-from kvwatch.core.policy import Policy
-from kvwatch.core.regimes import Regime
-from kvwatch.core.snapshot import EngineKey
-from kvwatch.core.state import State, Transition, initial, judged_by
-from tests.core.pages import RECORDINGS, Server, polls, real_pages
-from tests.core.watch import WALL, Watch
+from kvwatch.core.export import report
+from kvwatch.core.export.findings import findings
+from kvwatch.core.exposition.series_map import MAX_ENGINES
+from kvwatch.core.history.regimes import Regime
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.pipeline import advance, next_pace
+from kvwatch.core.judgement.policy import Policy
+from kvwatch.core.judgement.state import State, Transition, initial, judged_by
+from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
+from kvwatch.core.model.snapshot import EngineKey
+from tests.support.pages import RECORDINGS, Server, polls, real_pages
+from tests.support.watch import WALL, Watch
 
 # -- sequences of outcomes --------------------------------------------------------------------------------------
 
@@ -506,7 +506,7 @@ def test_ten_thousand_pages_without_an_exception() -> None:
         for engine in state.engines.values():
             assert all(number >= 0 for number in engine.derived.values.values())
         if i % 50 == 0:
-            report.clean(report.target(state))
+            report.json_safe(report.target(state))
 
 
 # -- what is not there, and what comes seldom ------------------------------------------------------------------

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.core.derive import demand
-from kvwatch.core.outcome import Failure
-from kvwatch.core.policy import Policy
-from kvwatch.core.regimes import MEANING, Instant, Regime, regime_of
-from kvwatch.core.symptoms import limits_of
-from kvwatch.core.window import TRACKED, Sample
-from tests.core.pages import Server
-from tests.core.watch import Watch
+from kvwatch.core.history.regimes import MEANING, Instant, Regime, regime_of
+from kvwatch.core.history.window import TRACKED, Sample
+from kvwatch.core.judgement.derive import demand
+from kvwatch.core.judgement.policy import Policy
+from kvwatch.core.judgement.symptoms import limits_of
+from kvwatch.core.model.outcome import Failure
+from tests.support.pages import Server
+from tests.support.watch import Watch
 
 LIMITS = limits_of({})
 NOW = 1000.0

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.core import report
-from kvwatch.core.derived import Derived
-from kvwatch.core.lifecycle import Lifecycle, Stage
-from kvwatch.core.outcome import Failure, Scrape, ScrapeError
-from kvwatch.core.pipeline import advance
-from kvwatch.core.state import State, initial
-from kvwatch.core.symptoms import SYMPTOMS
-from tests.sidecar.loopback import pages
+from kvwatch.core.export import report
+from kvwatch.core.judgement.derived import Derived
+from kvwatch.core.judgement.lifecycle import Lifecycle, Stage
+from kvwatch.core.judgement.pipeline import advance
+from kvwatch.core.judgement.state import State, initial
+from kvwatch.core.judgement.symptoms import SYMPTOMS
+from kvwatch.core.model.outcome import Failure, Scrape, ScrapeError
+from kvwatch.text.evidence import evidence_label, evidence_rows, evidence_title, format_value
+from kvwatch.text.numbers import format_number, plain_number
+from tests.support.loopback import pages
 
 SATURATED = "0.32.0--c-kv-saturation.jsonl.gz"
 WALL = 1_700_000_000.0
@@ -110,7 +112,7 @@ def test_since_when_a_symptom_is_what_it_is_is_unix_time() -> None:
 def test_before_anything_was_judged_there_is_no_such_time() -> None:
     assert report.lifecycle(Lifecycle(), wall_offset=5.0)["since_at"] is None
     assert report.lifecycle(Lifecycle(Stage.FIRING, 7.0), wall_offset=None)["since_at"] is None
-    assert report.offset(initial("vllm")) is None
+    assert report.wall_offset(initial("vllm")) is None
     assert report.target(initial("vllm"))["symptoms"] == {}
 
 
@@ -156,7 +158,7 @@ def test_before_anything_was_judged_there_is_no_such_time() -> None:
     ],
 )
 def test_a_value_in_words(name: str, value: object, words: str) -> None:
-    assert report.spoken(name, value) == words
+    assert format_value(name, value) == words
 
 
 @pytest.mark.parametrize(
@@ -172,7 +174,7 @@ def test_a_value_in_words(name: str, value: object, words: str) -> None:
     ],
 )
 def test_a_name_in_words_leaves_its_unit_to_the_value(name: str, words: str) -> None:
-    assert report.worded(name) == words
+    assert evidence_label(name) == words
 
 
 @pytest.mark.parametrize(
@@ -185,19 +187,19 @@ def test_a_name_in_words_leaves_its_unit_to_the_value(name: str, words: str) -> 
     ],
 )
 def test_a_name_at_the_head_of_a_line(name: str, words: str) -> None:
-    assert report.titled(name) == words
+    assert evidence_title(name) == words
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["x", "x_seconds", "x_ratio"]))
 def test_no_number_is_ever_written_with_an_exponent(value: float, name: str) -> None:
-    for text in (report.spoken(name, value), report.number(value), report.plain(value)):
+    for text in (format_value(name, value), format_number(value), plain_number(value)):
         assert "e" not in text.replace("about", "").replace("-", "")
 
 
 @given(st.integers(-(10**12), 10**12))
 def test_a_count_is_written_whole_for_people_and_for_machines(value: int) -> None:
-    assert report.plain(float(value)) == str(value)
-    assert int(report.number(value).replace(",", "")) == value
+    assert plain_number(float(value)) == str(value)
+    assert int(format_number(value).replace(",", "")) == value
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def test_a_count_is_written_whole_for_people_and_for_machines(value: int) -> Non
     ],
 )
 def test_a_number_for_machines(value: float, text: str) -> None:
-    assert report.plain(value) == text
+    assert plain_number(value) == text
 
 
 def test_each_number_of_the_evidence_stands_beside_what_it_was_held_against() -> None:
@@ -225,7 +227,7 @@ def test_each_number_of_the_evidence_stands_beside_what_it_was_held_against() ->
         "threshold_preemptions": 3,
         "threshold_times": 4,
     }
-    assert report.facts(evidence) == [
+    assert evidence_rows(evidence) == [
         ("failing_seconds", ("failing_seconds", 44.0), ("threshold_seconds", 30.0)),
         ("failing_share", ("failing_share", 0.5), ("threshold_share", 0.8)),
         ("preemptions", ("preemptions", 14), ("threshold_preemptions", 3)),
@@ -236,4 +238,4 @@ def test_each_number_of_the_evidence_stands_beside_what_it_was_held_against() ->
 
 def test_a_threshold_that_may_be_of_two_numbers_is_held_against_neither() -> None:
     evidence = {"full_seconds": 9.0, "waiting_seconds": 8.0, "threshold_seconds": 30.0}
-    assert [one.limit for one in report.facts(evidence)] == [None, None, ("threshold_seconds", 30.0)]
+    assert [one.limit for one in evidence_rows(evidence)] == [None, None, ("threshold_seconds", 30.0)]

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from kvwatch.core import report
-from kvwatch.core.normalise import Interpreter, Page
-from kvwatch.core.vllm import Vocabulary
-from tests.core.expected import matches, number
-from tests.core.pages import CAPTURES, RealPage, polls, real_pages
+from kvwatch.core.dialect.vllm import Vocabulary
+from kvwatch.core.export import report
+from kvwatch.core.exposition.normalise import NormalisedPage, PageNormaliser
+from tests.support.expected import matches, number
+from tests.support.pages import CAPTURES, RealPage, polls, real_pages
 
 RECORDINGS = sorted(CAPTURES.glob("vllm-*/*.jsonl.gz"))
 
 
-def flat(page: Page) -> dict[str, Any]:
+def flat(page: NormalisedPage) -> dict[str, Any]:
     """A page as plain data, by engine."""
     found: dict[str, Any] = {"server": numbers(report.signals(page.server))}
     if page.unknown_families:
@@ -60,7 +60,7 @@ def changed(before: Any, after: Any) -> Any:
 )
 def test_a_recorded_page_gives_the_expected_snapshot(path: Path) -> None:
     """Signals, missing names, configuration and generation of every page are as committed."""
-    interpreter = Interpreter(Vocabulary(), "t")
+    interpreter = PageNormaliser(Vocabulary(), "t")
     found: list[Any] = []
     before: Any = {}
     for poll in polls(path):
@@ -132,7 +132,7 @@ def test_signals_are_what_the_page_says(folder: str) -> None:
 
 def agree(page: RealPage) -> int:
     text = page.body.decode()
-    read = Interpreter(Vocabulary(), "t").read(page.body)
+    read = PageNormaliser(Vocabulary(), "t").read(page.body)
     for key, snapshot in read.engines.items():
         found = report.signals(snapshot)
         for signal, names in RAW.items():

@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvwatch.core.normalise import Interpreter
-from kvwatch.core.outcome import Pace
-from kvwatch.core.signals import BY_NAME, CORE, SIGNALS, Kind
-from kvwatch.core.vllm import (
+from kvwatch.core.dialect.vllm import (
     ALIASES,
     CONFIG_LABELS,
     FEATURES,
@@ -24,7 +21,10 @@ from kvwatch.core.vllm import (
     Vocabulary,
     sample_names,
 )
-from tests.core.pages import TESTS, polls, real_pages
+from kvwatch.core.exposition.normalise import PageNormaliser
+from kvwatch.core.model.outcome import Pace
+from kvwatch.core.model.signals import BY_NAME, CORE, SIGNALS, SignalKind
+from tests.support.pages import TESTS, polls, real_pages
 
 NAMES: dict[str, dict[str, Any]] = json.loads(
     (TESTS / "data" / "vllm_names.json").read_text(encoding="utf-8")
@@ -65,7 +65,7 @@ def test_every_alias_is_a_name_of_the_right_type(alias: Alias) -> None:
         assert alias.name not in OWN
         return
     entry = OWN[alias.name]
-    kind = {Kind.INFO: "gauge"}.get(signal.kind, str(signal.kind))
+    kind = {SignalKind.INFO: "gauge"}.get(signal.kind, str(signal.kind))
     assert entry["type"] == kind
     assert bool(alias.label) == bool(signal.dimension)
     if alias.label:
@@ -101,7 +101,7 @@ def recorded() -> frozenset[str]:
     """The signals that some recorded page holds."""
     found: set[str] = set()
     for page in real_pages():
-        read = Interpreter(Vocabulary(), "t").read(page.body)
+        read = PageNormaliser(Vocabulary(), "t").read(page.body)
         for snapshot in (*read.engines.values(), read.server):
             found |= set(snapshot.values)
             if snapshot.config.known:
@@ -121,7 +121,7 @@ def test_no_family_of_a_real_page_is_unknown(folder: str) -> None:
     """No page of a recorded release has a family of vLLM's that kvwatch has not heard of."""
     for page in real_pages():
         if page.folder == folder:
-            assert Interpreter(Vocabulary(), "t").read(page.body).unknown_families == (), page.place
+            assert PageNormaliser(Vocabulary(), "t").read(page.body).unknown_families == (), page.place
 
 
 @pytest.mark.parametrize("spelling", [*NATIVE_SPELLINGS, *RELAY_SPELLINGS, ""])
@@ -131,7 +131,7 @@ def test_every_sample_name_is_found_in_every_spelling(spelling: str) -> None:
     for alias in ALIASES:
         kind = BY_NAME[alias.signal].kind
         prefix = "" if alias.foreign else spelling
-        if kind is Kind.HISTOGRAM:
+        if kind is SignalKind.HISTOGRAM:
             for part in (Part.BUCKET, Part.SUM, Part.COUNT):
                 role = vocabulary.role(f"{prefix}{alias.name}_{part}")
                 assert role is not None
@@ -196,7 +196,7 @@ def test_a_hostile_page_does_not_fill_the_memory_of_names() -> None:
 def test_what_a_fast_scrape_asks_for_is_what_moves(folder: str) -> None:
     """On real pages the fast names hold every core signal that is exposed, sums and counts, and no bucket."""
     page = next(page for page in reversed(real_pages()) if page.folder == folder)
-    exposed = Interpreter(Vocabulary(), "t").read(page.body).exposed
+    exposed = PageNormaliser(Vocabulary(), "t").read(page.body).exposed
     fast = sample_names(VOCABULARY, exposed, Pace.FAST)
     assert set(fast) - LATE < set(exposed)
     assert not [name for name in fast if name.endswith("_bucket")]
@@ -208,4 +208,4 @@ def test_recordings_hold_only_what_is_read_and_lose_nothing() -> None:
     """The time-lines for replays are cut to wanted families: every one of them gives engines."""
     for path in sorted((TESTS / "replay" / "recordings").glob("*.jsonl.gz")):
         bodies = [poll["body"].encode() for poll in polls(path) if poll["status"] == 200]
-        assert Interpreter(Vocabulary(), "t").read(bodies[-1]).engines, path.name
+        assert PageNormaliser(Vocabulary(), "t").read(bodies[-1]).engines, path.name

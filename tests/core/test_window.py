@@ -9,27 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.core.outcome import Pace
-from kvwatch.core.signals import BY_NAME
-from kvwatch.core.snapshot import Histogram
-from kvwatch.core.window import (
+from kvwatch.core.history.window import (
     TRACKED,
-    Climb,
-    History,
-    Ladders,
+    CounterTotal,
+    HistogramTotals,
     Quantile,
     Sample,
     above,
-    climb_ladder,
+    add_to_total,
     covered,
+    histogram_increase,
     increase,
-    ladder_increase,
     quantile,
     rate,
     seconds_where,
     weighted_quantile,
     weights,
 )
+from kvwatch.core.model.outcome import Pace
+from kvwatch.core.model.signals import BY_NAME
+from kvwatch.core.model.snapshot import Histogram
+from kvwatch.core.model.timed_rows import History
 
 COUNTER = "generation_tokens_total"
 seconds = st.floats(0, 100, allow_nan=False)
@@ -52,13 +52,13 @@ def sample(t: float, watched: float, value: float | None = 0.0, usage: float | N
 def climbed(values: Sequence[tuple[float, float | None]], gap: float = 10.0) -> list[Sample]:
     """Samples as the pipeline makes them of (time, counter as exposed)."""
     rows: list[Sample] = []
-    climb: Climb | None = None
+    climb: CounterTotal | None = None
     watched = 0.0
     for t, raw in values:
         far = not rows or t - rows[-1].t > gap
         watched += 0.0 if far else t - rows[-1].t
         if raw is not None:
-            climb = climb.step(raw, gap=far) if climb else Climb(raw)
+            climb = climb.step(raw, gap=far) if climb else CounterTotal(raw)
         rows.append(sample(t, watched, None if raw is None or climb is None else climb.total))
     return rows
 
@@ -310,10 +310,10 @@ def test_a_histograms_increase_is_what_was_added(adds: list[list[int]], data: st
         if i:
             expected = [e + a for e, a in zip(expected, add, strict=True)]
         now = histogram([(1.0, raw[0]), (2.0, raw[1])], raw[2])
-        climb = climb_ladder(before, climb, now)
+        climb = add_to_total(before, climb, now)
         before = now
-        rows.append(Ladders(float(i), {"x": climb}))
-    found = ladder_increase(rows, "x")
+        rows.append(HistogramTotals(float(i), {"x": climb}))
+    found = histogram_increase(rows, "x")
     assert found is not None
     assert list(found.counts) == [expected[0], expected[0] + expected[1]]
     assert found.count == sum(expected)
@@ -323,13 +323,13 @@ def test_other_bounds_start_a_new_climb() -> None:
     """A server that came back with other buckets shares no increase with what was before."""
     old = Histogram(5.0, 5.0, (1.0,), (5.0,))
     new = Histogram(9.0, 9.0, (1.0, 2.0), (9.0, 9.0))
-    climb = climb_ladder(old, old, new)
+    climb = add_to_total(old, old, new)
     assert climb == Histogram(0.0, 0.0, (1.0, 2.0), (0.0, 0.0))
-    rows = [Ladders(0.0, {"x": old}), Ladders(1.0, {"x": climb})]
-    assert ladder_increase(rows, "x") is None
-    assert ladder_increase(rows, "y") is None
-    later = climb_ladder(new, climb, Histogram(10.0, 12.0, (1.0, 2.0), (10.0, 12.0)))
-    assert ladder_increase([*rows, Ladders(2.0, {"x": later})], "x") == Histogram(
+    rows = [HistogramTotals(0.0, {"x": old}), HistogramTotals(1.0, {"x": climb})]
+    assert histogram_increase(rows, "x") is None
+    assert histogram_increase(rows, "y") is None
+    later = add_to_total(new, climb, Histogram(10.0, 12.0, (1.0, 2.0), (10.0, 12.0)))
+    assert histogram_increase([*rows, HistogramTotals(2.0, {"x": later})], "x") == Histogram(
         1.0, 3.0, (1.0, 2.0), (1.0, 3.0)
     )
 

@@ -17,16 +17,16 @@ from pathlib import Path
 import httpx
 from prometheus_client.registry import CollectorRegistry
 
-from kvwatch.core import dcgm
-from kvwatch.core.gpu import GpuReading
-from kvwatch.core.outcome import Facts, Scrape
-from kvwatch.core.pipeline import advance, next_pace
-from kvwatch.core.state import State, initial
-from kvwatch.recording import Record, outcome, read
-from kvwatch.sidecar.collector import registry_of
+from kvwatch.core.exposition import dcgm
+from kvwatch.core.judgement.pipeline import advance, next_pace
+from kvwatch.core.judgement.state import State, initial
+from kvwatch.core.model.gpu import GpuReading
+from kvwatch.core.model.outcome import Scrape, ServerInfo
+from kvwatch.recording import Record, outcome_of, read
+from kvwatch.sidecar.serving.collector import registry_of
 from tests.e2e.test_stack import RECORDINGS
-from tests.e2e.tools import prometheus
 from tests.golden.test_exposition import Replayed
+from tests.support.stack import prometheus
 
 DCGM = Path(__file__).parents[1] / "data" / "dcgm" / "mig.prom"
 SCENARIOS = json.loads((RECORDINGS.parents[1] / "captures" / "scenarios.json").read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ class Watched:
     instance: str
     target: str
     recording: str
-    facts: Facts | None = None
+    facts: ServerInfo | None = None
     gpu: bool = False
 
 
@@ -72,8 +72,8 @@ def pages(watched: Watched, end: float, every_s: float = EVERY_S) -> Iterator[tu
             yield record.t + later, _lines(registry_of(store, store), watched.instance, record.t + later)
 
 
-def _next(state: State, record: Record, facts: Facts | None, gpu: GpuReading | None) -> State:
-    found = outcome(record, interval_s=1.0, pace=next_pace(state, record.t))
+def _next(state: State, record: Record, facts: ServerInfo | None, gpu: GpuReading | None) -> State:
+    found = outcome_of(record, interval_s=1.0, pace=next_pace(state, record.t))
     if isinstance(found, Scrape):
         found = replace(found, facts=facts or found.facts, gpu=gpu, duration_s=0.003)
     return advance(state, found, record.t)[0]
@@ -124,9 +124,9 @@ def filled(folder: Path, servers: Sequence[Watched], every_s: float = EVERY_S) -
         yield Filled(client, min(times), end)
 
 
-def facts_of(recording: str, version: str) -> Facts:
+def facts_of(recording: str, version: str) -> ServerInfo:
     """What the recorded server's other endpoints would have said, from the options it was started with."""
     flags = SCENARIOS[recording.replace("--", "/", 1)]["flags"]
-    return Facts(
+    return ServerInfo(
         version=version, max_model_len={"tiny-llama": int(flags[flags.index("--max-model-len") + 1])}
     )

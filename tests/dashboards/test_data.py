@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvwatch.mixin.tables import table
+from kvwatch.mixin.markdown_tables import table
 from tests.dashboards.filling import Filled, Watched, facts_of, filled
 from tests.dashboards.grafana import FILES, Asked, load, panels, queries, variables
 from tests.dashboards.grafana import filled as written

@@ -10,7 +10,7 @@ from typing import Any
 import promql_parser as promql
 import pytest
 
-from kvwatch.core.catalogue import METRICS, Type
+from kvwatch.core.export.catalogue import METRICS, Type
 from tests.alerts.test_expressions import resolve
 from tests.dashboards.grafana import FILES, Asked, filled, load, panels, queries, variables
 

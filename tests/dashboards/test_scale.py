@@ -16,7 +16,7 @@ import pytest
 
 from tests.dashboards.filling import Watched, facts_of, pages, write
 from tests.dashboards.grafana import FILES, Asked, filled, load, queries, variables
-from tests.e2e.tools import prometheus
+from tests.support.stack import prometheus
 
 SATURATED = "0.32.0--c-kv-saturation"
 #: Seconds for a query over 1,000 servers: what a person waits for a panel without leaving. In proportion for fewer,

@@ -13,9 +13,9 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from kvwatch.core.alerting import alert_name
-from kvwatch.core.regimes import Regime
-from kvwatch.core.symptoms import BY_ID, THRESHOLDS
+from kvwatch.core.export.alert_names import alert_name
+from kvwatch.core.history.regimes import Regime
+from kvwatch.core.judgement.symptoms import BY_ID, THRESHOLDS
 from kvwatch.mixin.dashboards.colours import REGIME
 from tests.dashboards.grafana import FILES, FOLDER, load, panels
 

@@ -24,7 +24,7 @@ from tests.deploy.manifests import (
     sidecar,
     with_components,
 )
-from tests.waiting import until
+from tests.support.waiting import until
 
 #: In the order that the README tells: others patch what `sidecar` brings.
 COMPONENTS = sorted(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
-from tests.sidecar.loopback import Asked, Handler, always, narrowed, pages, send, serving
+from tests.support.loopback import Asked, Handler, always, narrowed, pages, send, serving
 
 HEALTHY = "0.32.0--b-healthy.jsonl.gz"
 TWO_ENGINES = "0.32.0--j-data-parallel-2.jsonl.gz"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.e2e.tools import free_port, kvwatch
-from tests.waiting import until
+from tests.support.stack import free_port, kvwatch
+from tests.support.waiting import until
 
 _SAMPLE = re.compile(r"kvwatch_(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
 _LABEL = re.compile(r'(?P<name>\w+)="(?P<value>(?:[^"\\]|\\.)*)"')

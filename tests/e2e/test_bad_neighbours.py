@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.neighbours import FAULTS, Fault, Neighbourhood
 from tests.e2e.sidecar import Metrics, Sidecar, sidecar
-from tests.waiting import until
+from tests.support.waiting import until
 
 INTERVAL_S = 4.0
 """Long, so that a busy machine has time for all of them; what is judged does not depend on it."""

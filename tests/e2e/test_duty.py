@@ -6,9 +6,9 @@ from pathlib import Path
 
 import httpx
 
-from tests.e2e.tools import answers, free_port, kvwatch
-from tests.replica.running import replica
-from tests.waiting import until
+from tests.support.replica.running import replica
+from tests.support.stack import answers, free_port, kvwatch
+from tests.support.waiting import until
 
 _SLOW_S = 0.1
 _SHARE = 0.2

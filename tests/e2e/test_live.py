@@ -24,8 +24,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.tools import answers, free_port, kvwatch
-from tests.waiting import until
+from tests.support.stack import answers, free_port, kvwatch
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.live
 

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 
 from tests.e2e.test_stack import SATURATED, playing
-from tests.e2e.tools import answers, free_port, kvwatch
 from tests.e2e.webhook import Alertmanager, webhook
-from tests.waiting import until
+from tests.support.stack import answers, free_port, kvwatch
+from tests.support.waiting import until
 
 SPEED = 6.0
 DOWN, THRASHING = "KVWatchTargetDown", "KVWatchKvThrashing"

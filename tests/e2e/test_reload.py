@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.certificates import self_signed
 from tests.e2e.neighbours import Neighbourhood
 from tests.e2e.sidecar import Metrics, Sidecar, sidecar
-from tests.waiting import until
+from tests.support.certificates import self_signed
+from tests.support.waiting import until
 
 HOUR_S = 3600.0
 _TABLE = '[[targets]]\nname = "a"\n'

@@ -12,13 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from kvwatch.core import report
-from kvwatch.core.outcome import Scrape
-from kvwatch.core.pipeline import advance
-from kvwatch.core.state import initial
-from kvwatch.sidecar.narrowing import HELD, UNHEEDED
-from tests.e2e.tools import answers, free_port, kvwatch
-from tests.replica.running import (
+from kvwatch.core.export import report
+from kvwatch.core.judgement.pipeline import advance
+from kvwatch.core.judgement.state import initial
+from kvwatch.core.model.outcome import Scrape
+from kvwatch.sidecar.polling.narrowing import HELD, UNHEEDED
+from tests.support.replica.running import (
     drops_the_query,
     passes,
     proxy,
@@ -26,7 +25,8 @@ from tests.replica.running import (
     replica,
     strips_the_slash,
 )
-from tests.waiting import until
+from tests.support.stack import answers, free_port, kvwatch
+from tests.support.waiting import until
 
 NOTHING = "narrowed, the page can't be read: the answer is 200 and empty"
 #: By a name: the mode of the server, the proxy before it, and what the log says of narrowing there.

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.sidecar import Sidecar, sidecar
-from tests.e2e.tools import free_port
-from tests.waiting import until
+from tests.support.stack import free_port
+from tests.support.waiting import until
 
 BEGIN = b"INFO 05-05 10:20:00 [api_server.py:1] vLLM API server version 0.10.2\n"
 ERROR = b"(EngineCore_DP0 pid=77) ERROR 05-05 10:21:30 [core.py:718] "

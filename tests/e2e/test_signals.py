@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.tools import free_port
-from tests.waiting import until
+from tests.support.stack import free_port
+from tests.support.waiting import until
 
 MOMENTS_S = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 """Since it could be told at all."""

@@ -19,8 +19,8 @@ import pytest
 
 from kvwatch.playback import Playback
 from kvwatch.recording import Record, read
-from tests.e2e.tools import Prometheus, answers, free_port, kvwatch, prometheus
-from tests.waiting import until
+from tests.support.stack import Prometheus, answers, free_port, kvwatch, prometheus
+from tests.support.waiting import until
 
 RECORDINGS = Path(__file__).parents[1] / "replay" / "recordings"
 SATURATED = RECORDINGS / "0.32.0--c-kv-saturation.jsonl.gz"

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.e2e.tools import answers, free_port, process
-from tests.waiting import until
+from tests.support.stack import answers, free_port, process
+from tests.support.waiting import until
 
 
 @dataclass

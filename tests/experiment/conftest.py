@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from kvwatch.core.policy import Policy
-from kvwatch.experiment import Run, run_of
+from kvwatch.core.judgement.policy import Policy
+from kvwatch.experiment import MeasuredRun, run_of
 from kvwatch.recording import Record, read
 
 RECORDINGS = Path(__file__).parents[1] / "replay" / "recordings"
-Recorded = Callable[[str], Run]
+Recorded = Callable[[str], MeasuredRun]
 
 
 @cache
-def _run(name: str) -> Run:
+def _run(name: str) -> MeasuredRun:
     own = Path(__file__).parent / "recordings" / f"{name}.jsonl.gz"
     path = own if own.exists() else RECORDINGS / f"{name}.jsonl.gz"
     return run_of(read(path), name, Policy())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from kvwatch.experiment.series import RUNNING, SECONDS, WAITING, Series, bucket, count, total
+from kvwatch.experiment.series import RUNNING, SECONDS, WAITING, RunSeries, bucket, count, total
 
 TTFT = "time_to_first_token_seconds"
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
@@ -13,7 +13,7 @@ BOUNDS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
 
 def simulated(
     chance: random.Random, *, steps: int = 150, memory: float = 0.7, factor: float = 1.0, rate: int = 3
-) -> Series:
+) -> RunSeries:
     """A run of steps of one second, in which load comes and goes: what it was a second ago it still is by `memory`
     (0-1), and times to first token follow it. `factor` makes every one of them as many times as long."""
     names = [bucket(TTFT, i) for i in range(len(BOUNDS))]
@@ -33,7 +33,7 @@ def simulated(
             columns[total(TTFT)][step] += seconds
             for bound, name in zip(BOUNDS, names, strict=True):
                 columns[name][step] += seconds <= bound
-    return Series(
+    return RunSeries(
         tuple([step + 1.0 for step in range(steps)]),
         {name: tuple(values) for name, values in columns.items()},
         {TTFT: BOUNDS},

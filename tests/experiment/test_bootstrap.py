@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvwatch.experiment.bootstrap import _block_sums, block_length, politis_white, resample
+from kvwatch.experiment.differences import SHOWN, DifferenceVerdict, differences
 from kvwatch.experiment.estimate import estimates_of
+from kvwatch.experiment.measured_run import MeasuredRun
 from kvwatch.experiment.measures import MEASURES, Measure
-from kvwatch.experiment.run import Run
-from kvwatch.experiment.series import SECONDS, Series
+from kvwatch.experiment.series import SECONDS, RunSeries
 from kvwatch.experiment.student import critical, two_sided, welch
-from kvwatch.experiment.verdict import SHOWN, Verdict, differences
 from tests.experiment.simulation import simulated
 
 BY_ID = {one.id: one for one in MEASURES}
@@ -25,8 +25,8 @@ LOOKED_AT = [
 ]
 
 
-def run_with(series: Series) -> Run:
-    return Run(
+def run_with(series: RunSeries) -> MeasuredRun:
+    return MeasuredRun(
         name="simulated",
         began=0.0,
         duration_s=series.ends[-1],
@@ -47,7 +47,7 @@ def run_with(series: Series) -> Run:
     )
 
 
-def verdicts(first: Series, second: Series, measures: list[Measure]) -> dict[str, Verdict]:
+def verdicts(first: RunSeries, second: RunSeries, measures: list[Measure]) -> dict[str, DifferenceVerdict]:
     """What is said of two runs, each measure by itself."""
     before, after = (estimates_of(run_with(one), measures, draws=200).by_id for one in (first, second))
     alone = {one.id: differences([one], before, after, margin=0.1)[one.id] for one in measures}
@@ -141,11 +141,11 @@ def test_what_differs_is_found() -> None:
     """Times to first token twice as long: the mean is nearly always worse, p95, of fewer observations, less often."""
     chance = random.Random(4)
     slower = [verdicts(simulated(chance), simulated(chance, factor=2.0), LOOKED_AT) for _ in range(20)]
-    assert sum(one["ttft_mean_seconds"] is Verdict.WORSE for one in slower) >= 18
-    assert sum(one["ttft_p95_seconds"] is Verdict.WORSE for one in slower) >= 5
-    assert not any(one[name] is Verdict.BETTER for one in slower for name in one)
+    assert sum(one["ttft_mean_seconds"] is DifferenceVerdict.WORSE for one in slower) >= 18
+    assert sum(one["ttft_p95_seconds"] is DifferenceVerdict.WORSE for one in slower) >= 5
+    assert not any(one[name] is DifferenceVerdict.BETTER for one in slower for name in one)
     faster = verdicts(simulated(chance), simulated(chance, factor=0.2), LOOKED_AT)
-    assert faster["ttft_mean_seconds"] is faster["ttft_p95_seconds"] is Verdict.BETTER
+    assert faster["ttft_mean_seconds"] is faster["ttft_p95_seconds"] is DifferenceVerdict.BETTER
 
 
 def test_long_calm_runs_are_called_the_same() -> None:
@@ -153,4 +153,4 @@ def test_long_calm_runs_are_called_the_same() -> None:
     said = verdicts(
         simulated(chance, steps=1800, memory=0.2), simulated(chance, steps=1800, memory=0.2), LOOKED_AT
     )
-    assert said["generation_tokens_per_second"] is said["ttft_mean_seconds"] is Verdict.SAME
+    assert said["generation_tokens_per_second"] is said["ttft_mean_seconds"] is DifferenceVerdict.SAME

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from kvwatch.core.snapshot import Histogram
-from kvwatch.experiment import Comparison, Run, as_data, compare
+from kvwatch.core.model.snapshot import Histogram
+from kvwatch.experiment import Comparison, MeasuredRun, as_data, compare
 from kvwatch.experiment.comparability import distance
 from kvwatch.experiment.comparison import Candidate
 from kvwatch.experiment.configuration import changes, options_changed
-from kvwatch.experiment.verdict import Verdict
+from kvwatch.experiment.differences import DifferenceVerdict
 
-Recorded = Callable[[str], Run]
+Recorded = Callable[[str], MeasuredRun]
 SHARED, OFF = "0.32.0--e-shared-prefix", "0.32.0--g-prefix-caching-off"
 HEALTHY, SATURATED, QUEUED = (
     "0.32.0--b-healthy",
@@ -43,12 +43,14 @@ def test_prefix_caching_off_is_found_and_named(caching_off: Comparison) -> None:
     assert [(one.title, one.baseline, one.candidate) for one in candidate.changed] == [
         ("--enable-prefix-caching", "True", "False")
     ]
-    assert candidate.verdict is Verdict.WORSE
+    assert candidate.verdict is DifferenceVerdict.WORSE
     said = {name: one.verdict for name, one in candidate.differences.items()}
-    assert said["ttft_mean_seconds"] is said["ttft_p50_seconds"] is Verdict.WORSE
-    assert said["generation_tokens_per_second"] is said["prompt_tokens_reused_ratio"] is Verdict.WORSE
-    assert said["kv_cache_usage_median_ratio"] is Verdict.HIGHER
-    assert said["preemptions_per_finished_request"] is Verdict.SAME
+    assert said["ttft_mean_seconds"] is said["ttft_p50_seconds"] is DifferenceVerdict.WORSE
+    assert (
+        said["generation_tokens_per_second"] is said["prompt_tokens_reused_ratio"] is DifferenceVerdict.WORSE
+    )
+    assert said["kv_cache_usage_median_ratio"] is DifferenceVerdict.HIGHER
+    assert said["preemptions_per_finished_request"] is DifferenceVerdict.SAME
     assert candidate.differences["prefix_cache_hit_ratio"].reason == "prefix caching is off"
     assert {"arrivals", "short"} <= cautions(caching_off)  # each client waits for its answer
     assert "several_options_changed" not in cautions(caching_off)
@@ -71,7 +73,12 @@ def test_numbers_are_those_of_the_pages(caching_off: Comparison) -> None:
 def test_a_run_against_itself_is_the_same_and_said_to_be_itself(recorded: Recorded) -> None:
     found = compare([recorded(HEALTHY), recorded(HEALTHY)])
     said = {one.verdict for one in only(found).differences.values()}
-    assert not said & {Verdict.BETTER, Verdict.WORSE, Verdict.HIGHER, Verdict.LOWER}
+    assert not said & {
+        DifferenceVerdict.BETTER,
+        DifferenceVerdict.WORSE,
+        DifferenceVerdict.HIGHER,
+        DifferenceVerdict.LOWER,
+    }
     assert all(one.value in {0, None} for one in only(found).differences.values())
     assert {"same_run", "no_option_changed"} <= cautions(found)
 
@@ -85,7 +92,7 @@ def test_fewer_slots_are_seen_where_requests_wait_for_one(recorded: Recorded) ->
     assert changed["kv_cache_tokens"] == ("4,096", "65,536")
     assert {"several_options_changed", "arrivals", "generation_lengths"} <= cautions(found)
     differs = only(found).differences
-    assert differs["sequence_limited_time_ratio"].verdict is Verdict.HIGHER
+    assert differs["sequence_limited_time_ratio"].verdict is DifferenceVerdict.HIGHER
     assert (differs["kv_limited_time_ratio"].value or 0) < -0.5
 
 
@@ -93,7 +100,7 @@ def test_runs_of_two_generations_are_compared_where_both_show_something(recorded
     found = compare([recorded("0.8.5-v0--b-healthy"), recorded(HEALTHY)])
     assert "generations" in cautions(found)
     by_id = only(found).differences
-    assert by_id["prefix_cache_hit_ratio"].verdict is Verdict.UNKNOWN
+    assert by_id["prefix_cache_hit_ratio"].verdict is DifferenceVerdict.UNKNOWN
     assert by_id["prompt_tokens_reused_ratio"].reason.startswith("not exposed (looked for ")
     assert by_id["ttft_mean_seconds"].value is not None
     assert by_id["kv_cache_usage_median_ratio"].value is not None
@@ -128,13 +135,13 @@ def test_runs_of_one_configuration_that_differ_are_a_warning(recorded: Recorded)
     disguised = replace(after, configuration=before.configuration)
     found = compare([before, disguised])
     assert {"differs_unchanged", "no_option_changed"} <= cautions(found)
-    assert only(found).verdict is Verdict.WORSE
+    assert only(found).verdict is DifferenceVerdict.WORSE
 
 
 def test_every_further_run_is_held_against_the_first(recorded: Recorded) -> None:
     runs = [recorded(SHARED), recorded(OFF), recorded(SHARED)]
     found = compare(runs)
-    assert found.candidates[0].verdict is Verdict.WORSE
+    assert found.candidates[0].verdict is DifferenceVerdict.WORSE
     assert found.candidates[0].differences == compare(runs[:2]).candidates[0].differences
     data = as_data(found)
     assert [len(row["values"]) for row in data["measures"]] == [3] * len(data["measures"])
@@ -145,7 +152,7 @@ def test_an_untrusted_hit_ratio_is_judged_by_nobody(recorded: Recorded) -> None:
     run = recorded("0.20.2--c-kv-saturation")
     assert "prefix_cache_hit_ratio" in run.untrusted
     found = only(compare([run, run])).differences["prefix_cache_hit_ratio"]
-    assert found.verdict is Verdict.NOT_ENOUGH
+    assert found.verdict is DifferenceVerdict.NOT_ENOUGH
     assert found.reason == run.untrusted["prefix_cache_hit_ratio"]
 
 

@@ -6,11 +6,11 @@ import random
 
 from kvwatch.experiment.caution import Side
 from kvwatch.experiment.comparison import compare
+from kvwatch.experiment.differences import Difference, DifferenceVerdict, differences
 from kvwatch.experiment.estimate import Estimates, estimates_of
 from kvwatch.experiment.longer import how_long
 from kvwatch.experiment.measures import HEADLINES, MEASURES
 from kvwatch.experiment.totals import Totals
-from kvwatch.experiment.verdict import Difference, Verdict, differences
 from tests.experiment.conftest import Recorded
 from tests.experiment.simulation import simulated
 from tests.experiment.test_bootstrap import run_with
@@ -26,13 +26,13 @@ def side(seconds: float) -> Side:
 
 def said(seconds: float, **found: Difference) -> str:
     """What is said of runs so long, in which every other headline is the same."""
-    same = {one.id: Difference(Verdict.SAME, 0.0, -0.01, 0.01, 0.5) for one in HEADLINES}
+    same = {one.id: Difference(DifferenceVerdict.SAME, 0.0, -0.01, 0.01, 0.5) for one in HEADLINES}
     caution = how_long(side(seconds), side(2 * seconds), same | found, 0.1)
     return "" if caution is None else caution.text
 
 
 def not_shown(low: float, high: float) -> Difference:
-    return Difference(Verdict.NOT_SHOWN, 0.0, low, high, 0.5)
+    return Difference(DifferenceVerdict.NOT_SHOWN, 0.0, low, high, 0.5)
 
 
 def test_time_rises_with_the_square_of_the_width() -> None:
@@ -46,8 +46,8 @@ def test_time_rises_with_the_square_of_the_width() -> None:
 
 def test_what_no_length_would_tell_gets_no_length() -> None:
     assert said(600) == ""
-    assert said(600, **{TOKENS: Difference(Verdict.NOT_SHOWN, None, None, None)}) == ""
-    assert said(600, **{TOKENS: Difference(Verdict.NOT_ENOUGH, 0.0)}) == ""
+    assert said(600, **{TOKENS: Difference(DifferenceVerdict.NOT_SHOWN, None, None, None)}) == ""
+    assert said(600, **{TOKENS: Difference(DifferenceVerdict.NOT_ENOUGH, 0.0)}) == ""
     assert "not even hours" in said(600, **{TOKENS: not_shown(-0.9, 9.0)})
 
 
@@ -63,12 +63,12 @@ def test_runs_as_long_as_is_said_are_called_the_same() -> None:
     called = []
     for _ in range(12):
         short = found(150)
-        if short.verdict is not Verdict.NOT_SHOWN:
+        if short.verdict is not DifferenceVerdict.NOT_SHOWN:
             continue  # the same already, or the one in twenty that is called different
         minutes = int(said(150, **{TOKENS: short}).split(" some ")[1].split()[0])
         called.append(found(60 * minutes).verdict)
     assert len(called) >= 8
-    assert called.count(Verdict.SAME) >= len(called) - 1
+    assert called.count(DifferenceVerdict.SAME) >= len(called) - 1
 
 
 def test_a_report_says_it(recorded: Recorded) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvwatch.core.policy import Policy
-from kvwatch.experiment import Run, compare, run_of
+from kvwatch.core.judgement.policy import Policy
+from kvwatch.experiment import MeasuredRun, compare, run_of
 from kvwatch.experiment.comparison import Candidate
-from kvwatch.experiment.verdict import SHOWN, Verdict
+from kvwatch.experiment.differences import SHOWN, DifferenceVerdict
 from kvwatch.recording import Record
 
-Recorded = Callable[[str], Run]
+Recorded = Callable[[str], MeasuredRun]
 
 
 def against_base(recorded: Recorded, name: str) -> Candidate:
@@ -26,24 +26,29 @@ def test_fewer_slots(recorded: Recorded) -> None:
     found = against_base(recorded, "slots-1")
     assert changed(found) == {"--max-num-seqs, as seen": ("10 or more", "1")}
     assert not found.cautions
-    assert found.verdict is Verdict.WORSE
+    assert found.verdict is DifferenceVerdict.WORSE
     said = {name: one.verdict for name, one in found.differences.items()}
-    assert said["ttft_p50_seconds"] is said["queue_p50_seconds"] is said["e2e_mean_seconds"] is Verdict.WORSE
-    assert said["requests_finished_per_second"] is Verdict.WORSE
-    assert said["sequence_limited_time_ratio"] is Verdict.HIGHER
-    assert said["prefix_cache_hit_ratio"] is Verdict.SAME
+    assert (
+        said["ttft_p50_seconds"]
+        is said["queue_p50_seconds"]
+        is said["e2e_mean_seconds"]
+        is DifferenceVerdict.WORSE
+    )
+    assert said["requests_finished_per_second"] is DifferenceVerdict.WORSE
+    assert said["sequence_limited_time_ratio"] is DifferenceVerdict.HIGHER
+    assert said["prefix_cache_hit_ratio"] is DifferenceVerdict.SAME
 
 
 def test_prefix_caching_off(recorded: Recorded) -> None:
     found = against_base(recorded, "caching-off")
     assert changed(found) == {"--enable-prefix-caching": ("True", "False")}
     assert not found.cautions
-    assert found.verdict is Verdict.WORSE
+    assert found.verdict is DifferenceVerdict.WORSE
     said = {name: one.verdict for name, one in found.differences.items()}
-    assert said["ttft_p50_seconds"] is said["e2e_mean_seconds"] is Verdict.WORSE
-    assert said["prompt_tokens_reused_ratio"] is Verdict.WORSE
-    assert said["prefix_cache_hit_ratio"] is Verdict.UNKNOWN
-    assert said["kv_limited_time_ratio"] is Verdict.HIGHER
+    assert said["ttft_p50_seconds"] is said["e2e_mean_seconds"] is DifferenceVerdict.WORSE
+    assert said["prompt_tokens_reused_ratio"] is DifferenceVerdict.WORSE
+    assert said["prefix_cache_hit_ratio"] is DifferenceVerdict.UNKNOWN
+    assert said["kv_limited_time_ratio"] is DifferenceVerdict.HIGHER
 
 
 def test_half_the_blocks(recorded: Recorded) -> None:
@@ -56,12 +61,12 @@ def test_half_the_blocks(recorded: Recorded) -> None:
         "longest requests that fit at once": ("2", "1.04"),
     }
     assert not found.cautions
-    assert found.verdict is Verdict.WORSE
+    assert found.verdict is DifferenceVerdict.WORSE
     said = {name: one.verdict for name, one in found.differences.items()}
-    assert said["ttft_p50_seconds"] is said["ttft_p95_seconds"] is Verdict.WORSE
-    assert said["preemptions_per_finished_request"] is Verdict.WORSE
-    assert said["kv_cache_usage_median_ratio"] is said["kv_limited_time_ratio"] is Verdict.HIGHER
-    assert said["prefix_cache_hit_ratio"] is Verdict.SAME
+    assert said["ttft_p50_seconds"] is said["ttft_p95_seconds"] is DifferenceVerdict.WORSE
+    assert said["preemptions_per_finished_request"] is DifferenceVerdict.WORSE
+    assert said["kv_cache_usage_median_ratio"] is said["kv_limited_time_ratio"] is DifferenceVerdict.HIGHER
+    assert said["prefix_cache_hit_ratio"] is DifferenceVerdict.SAME
 
 
 def test_nothing_changed(recorded: Recorded) -> None:
@@ -69,8 +74,8 @@ def test_nothing_changed(recorded: Recorded) -> None:
     found = against_base(recorded, "base-c")
     assert found.changed == ()
     assert {one.id for one in found.cautions} == {"no_option_changed", "too_short_to_tell"}
-    assert found.verdict is Verdict.NOT_SHOWN
-    assert found.differences["prefix_cache_hit_ratio"].verdict is Verdict.SAME
+    assert found.verdict is DifferenceVerdict.NOT_SHOWN
+    assert found.differences["prefix_cache_hit_ratio"].verdict is DifferenceVerdict.SAME
     assert not {one.verdict for one in found.differences.values()} & SHOWN
 
 
@@ -82,11 +87,11 @@ def test_nothing_changed_within_a_run(pages: Callable[[str], list[Record]]) -> N
     )
     (found,) = compare([first, second]).candidates
     assert found.changed == ()
-    assert found.verdict in {Verdict.SAME, Verdict.NOT_SHOWN}
+    assert found.verdict in {DifferenceVerdict.SAME, DifferenceVerdict.NOT_SHOWN}
     assert {one.id for one in found.cautions} == {"no_option_changed", "too_short_to_tell"}
     said = {name: one.verdict for name, one in found.differences.items()}
-    assert said["requests_waiting_mean"] is said["preemptions_per_finished_request"] is Verdict.SAME
-    assert said["kv_limited_time_ratio"] is said["kv_cache_usage_full_time_ratio"] is Verdict.SAME
+    assert said["requests_waiting_mean"] is said["preemptions_per_finished_request"] is DifferenceVerdict.SAME
+    assert said["kv_limited_time_ratio"] is said["kv_cache_usage_full_time_ratio"] is DifferenceVerdict.SAME
 
 
 def test_what_recording_keeps(recorded: Recorded) -> None:

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from kvwatch.core.policy import Policy
-from kvwatch.experiment import Run, run_of
+from kvwatch.core.judgement.policy import Policy
+from kvwatch.experiment import MeasuredRun, run_of
 from kvwatch.experiment.series import (
     ENGINE_SECONDS,
     RUNNING,
     SECONDS,
     Increments,
-    Series,
+    RunSeries,
     count,
     in_regime,
     mean_spacing,
@@ -23,7 +23,7 @@ from kvwatch.experiment.series import (
 from kvwatch.experiment.totals import Totals
 from kvwatch.recording import Record, RecordingError
 
-Recorded = Callable[[str], Run]
+Recorded = Callable[[str], MeasuredRun]
 Pages = Callable[[str], list[Record]]
 DATA_PARALLEL, RESTART, HEALTHY = "0.32.0--j-data-parallel-2", "0.32.0--i-restart", "0.32.0--b-healthy"
 
@@ -34,11 +34,11 @@ def on_page(record: Record, family: str) -> float:
     return sum(map(float, found))
 
 
-def total(run: Run, column: str) -> float:
+def total(run: MeasuredRun, column: str) -> float:
     return run.series.sums().get(column, 0.0)
 
 
-def run_from(records: list[Record]) -> Run:
+def run_from(records: list[Record]) -> MeasuredRun:
     return run_of(records, "r", Policy())
 
 
@@ -143,7 +143,7 @@ def test_regimes_hold_all_the_time_there_is(recorded: Recorded) -> None:
 
 
 def test_nothing_is_collected_of_nothing() -> None:
-    assert Increments().series(0.0) == Series()
+    assert Increments().series(0.0) == RunSeries()
     nothing = Totals({}, {})
     assert nothing.quantile("time_to_first_token_seconds", 0.5) is None
     assert nothing.usage(0.5) is nothing.mean("x") is nothing.ratio("x", "y") is None

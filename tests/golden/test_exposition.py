@@ -18,14 +18,14 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from kvwatch.core import dcgm
-from kvwatch.core.catalogue import METRICS, PREFIX, Deliveries, Reading, Reloads
-from kvwatch.core.gpu import GpuReading
-from kvwatch.core.outcome import Failure, Outcome, Scrape, ScrapeError
-from kvwatch.core.pipeline import advance, next_pace
-from kvwatch.core.state import State, initial
-from kvwatch.core.told import LogVerdict
-from kvwatch.sidecar.collector import registry_of
+from kvwatch.core.export.catalogue import METRICS, PREFIX, MetricSource, NotificationCounts, ReloadCounts
+from kvwatch.core.exposition import dcgm
+from kvwatch.core.judgement.pipeline import advance, next_pace
+from kvwatch.core.judgement.state import State, initial
+from kvwatch.core.model.gpu import GpuReading
+from kvwatch.core.model.log_verdict import LogVerdict
+from kvwatch.core.model.outcome import Failure, Outcome, Scrape, ScrapeError
+from kvwatch.sidecar.serving.collector import registry_of
 
 HERE = Path(__file__).parent
 RECORDINGS = HERE.parent / "replay" / "recordings"
@@ -52,7 +52,7 @@ class Replayed:
 
     state: State
     count: int
-    sent: tuple[Deliveries, ...] = ()
+    sent: tuple[NotificationCounts, ...] = ()
 
     def states(self) -> Mapping[str, State]:
         return {self.state.target: self.state}
@@ -61,11 +61,11 @@ class Replayed:
         assert target == self.state.target
         return Counts(polls=self.count)
 
-    def deliveries(self) -> tuple[Deliveries, ...]:
+    def deliveries(self) -> tuple[NotificationCounts, ...]:
         return self.sent
 
-    def reloads(self) -> Reloads:
-        return Reloads({"ok": 1, "failed": 0}, last_success=1_700_000_000.0)
+    def reloads(self) -> ReloadCounts:
+        return ReloadCounts({"ok": 1, "failed": 0}, last_success=1_700_000_000.0)
 
     def now(self) -> float:
         return self.state.now or 0.0
@@ -147,7 +147,10 @@ def test_the_process_is_exported_as_committed() -> None:
 def test_what_is_not_fleeting_is_read_off_the_state_alone(case: str) -> None:
     """Neither time nor the poller's counts change it, so that it can be written once for a state."""
     state = (replayed(*CASES[case]) if case in CASES else with_gpus()).state
-    now, later = Reading(state, state.now or 0.0), Reading(state, (state.now or 0.0) + 1000.0, 7, 8, 9)
+    now, later = (
+        MetricSource(state, state.now or 0.0),
+        MetricSource(state, (state.now or 0.0) + 1000.0, 7, 8, 9),
+    )
     changed = {row.name for row in METRICS if list(row.samples(now)) != list(row.samples(later))}
     assert changed
     assert changed <= {row.name for row in METRICS if row.fleeting}
@@ -172,7 +175,7 @@ def test_promtool_is_content(case: str) -> None:
 
 def test_every_row_of_the_catalogue_has_a_sample_somewhere() -> None:
     """No metric is declared that no recording ever fills, but for those that need what no recording has."""
-    told = replace(with_gpus(), sent=(Deliveries("am", {"ok": 3, "refused": 1}, 1_700_000_000.0),))
+    told = replace(with_gpus(), sent=(NotificationCounts("am", {"ok": 3, "refused": 1}, 1_700_000_000.0),))
     seen = {re.split("[{ ]", line)[0] for line in exposition(told).splitlines() if line[0] != "#"}
     recordings = sorted((*RECORDINGS.glob("*.jsonl.gz"), *CAPTURES.glob("*/*.jsonl.gz")))
     for recording in recordings:

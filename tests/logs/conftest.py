@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvwatch.logs import Explanation, Reader
+from kvwatch.logs import Explanation, LogReader
 
 CAPTURES = Path(__file__).resolve().parents[1] / "captures"
 
@@ -18,7 +18,7 @@ def explain() -> Explain:
 
     def run(log: Sequence[str] | bytes, piece: int = 700) -> Explanation:
         data = log if isinstance(log, bytes) else "".join(f"{line}\n" for line in log).encode()
-        reader = Reader()
+        reader = LogReader()
         for start in range(0, len(data), piece):
             reader.feed(data[start : start + piece])
         return reader.explain()

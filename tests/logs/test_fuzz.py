@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvwatch.commands.explain import as_data
-from kvwatch.logs import Explanation, Reader, verdict
+from kvwatch.logs import Explanation, LogReader, explanation
 
 REAL = {
     path.relative_to(path.parents[2]).as_posix(): path.read_bytes()
@@ -37,7 +37,7 @@ LONG = 1 << 20
 
 def read(data: bytes, *sizes: int) -> Explanation:
     """Explains bytes in pieces of these sizes, over and over; in one piece without any."""
-    reader, at, turn = Reader(), 0, 0
+    reader, at, turn = LogReader(), 0, 0
     while at < len(data):
         size = sizes[turn % len(sizes)] if sizes else len(data)
         reader.feed(data[at : at + size])
@@ -59,7 +59,7 @@ def sound(found: Explanation) -> dict[str, Any]:
 
 # -- whatever bytes ----------------------------------------------------------------------------------------------------
 
-_WORDS = [word.encode() for word in (*verdict._WORDS, *verdict._OPENING)]
+_WORDS = [word.encode() for word in (*explanation._WORDS, *explanation._OPENING)]
 _LINES = [line + b"\n" for log in REAL.values() for line in log.splitlines()]
 _NOISE = [
     b"\0", b"\0" * 50, b"\r", b"\r\n", b"\n", b"\x1b[31m", b"\x1b]0;title\x07", b"\x1b]", b"\x9b", b"\xff\xfe", b"\xfe\xff",
@@ -266,7 +266,7 @@ def test_a_log_of_any_kind_and_length_takes_bounded_memory(kind: str) -> None:
             yield piece
             size, n = size + len(piece), n + 1
 
-    reader = Reader()
+    reader = LogReader()
     tracemalloc.start()
     try:
         for piece in pieces():

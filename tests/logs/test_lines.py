@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kvwatch.logs import Explanation
-from kvwatch.logs.lines import Line, unwrapped
+from kvwatch.logs.lines import LogLine, unwrapped
 
 Explain = Callable[..., Explanation]
 
@@ -60,7 +60,7 @@ def test_a_cause_is_found_whatever_way_the_line_took(way: str, explain: Explain)
 
 def test_level_process_and_time_are_told() -> None:
     (line,) = unwrapped(LINE.encode(), 4)
-    assert line == Line(4, ERROR, "ERROR", "EngineCore_DP0 pid=77", "05-05 10:20:30")
+    assert line == LogLine(4, ERROR, "ERROR", "EngineCore_DP0 pid=77", "05-05 10:20:30")
     (line,) = unwrapped(b"2026-05-05T10:20:31.5Z some words", 1)
     assert (line.text, line.when) == ("some words", "05-05 10:20:31")
 

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvwatch.core.findings import findings
-from kvwatch.core.outcome import Failure, ScrapeError
-from kvwatch.core.pipeline import advance
-from kvwatch.core.policy import Policy
-from kvwatch.core.state import initial
-from kvwatch.core.told import LogVerdict
-from kvwatch.logs import Reader
+from kvwatch.core.export.findings import findings
+from kvwatch.core.judgement.pipeline import advance
+from kvwatch.core.judgement.policy import Policy
+from kvwatch.core.judgement.state import initial
+from kvwatch.core.model.log_verdict import LogVerdict
+from kvwatch.core.model.outcome import Failure, ScrapeError
+from kvwatch.logs import LogReader
 from kvwatch.logs.tail import Tail
 from kvwatch.settings import Settings, TargetSettings
-from kvwatch.sidecar.server_log import Told
+from kvwatch.sidecar.polling.server_log import LogStatus
 from kvwatch.sidecar.service import serve
-from tests.waiting import until
+from tests.support.waiting import until
 
 Real = Callable[[str], bytes]
 
@@ -174,7 +174,7 @@ def test_what_is_no_file_is_said_and_holds_nobody(tmp_path: Path, caplog: pytest
     caplog.set_level(logging.INFO, logger="kvwatch")
     for path, said in ((pipe, "can't be read"), (tmp_path, "can't be read"), (missing, "is not there")):
         with Tail(path, every_s=0.01) as tail:
-            says = Told("t", path, tail)
+            says = LogStatus("t", path, tail)
             until(f"a word about {path}", lambda tail=tail: tail.trouble(), 10, every_s=0.01)  # type: ignore[misc]
             for _ in range(3):
                 assert says() is None
@@ -182,7 +182,7 @@ def test_what_is_no_file_is_said_and_holds_nobody(tmp_path: Path, caplog: pytest
         assert said in line
         caplog.clear()
     with Tail(missing, every_s=0.01) as tail:
-        says = Told("t", missing, tail)
+        says = LogStatus("t", missing, tail)
         until("a word", tail.trouble, 10, every_s=0.01)
         says()
         missing.write_bytes(BEGIN + NO_BLOCKS)
@@ -196,15 +196,15 @@ def test_what_is_no_file_is_said_and_holds_nobody(tmp_path: Path, caplog: pytest
 def test_a_line_that_breaks_the_reading_is_told_once_and_the_next_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, feed = tmp_path / "vllm.log", Reader.feed
+    file, feed = tmp_path / "vllm.log", LogReader.feed
     file.write_bytes(b"the line\n")
 
-    def breaks(reader: Reader, data: bytes) -> None:
+    def breaks(reader: LogReader, data: bytes) -> None:
         if b"the line" in data:
             raise ValueError("a mistake of kvwatch")
         feed(reader, data)
 
-    monkeypatch.setattr(Reader, "feed", breaks)
+    monkeypatch.setattr(LogReader, "feed", breaks)
     raised = 0
     with Tail(file, every_s=0.01) as tail:
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import kvwatch.logs
-from kvwatch.logs import causes, facts
+from kvwatch.logs import causes, log_patterns
 from tests.logs.steps import Matcher, attacks, repeats
 
 LENGTH, LONGER = 30, 8
@@ -48,7 +48,7 @@ def _within(name: str, value: Any) -> Iterator[tuple[str, re.Pattern[Any]]]:
 def _patterns() -> dict[str, re.Pattern[Any]]:
     modules = [f"kvwatch.logs.{one.name}" for one in pkgutil.iter_modules(kvwatch.logs.__path__)]
     found: dict[str, re.Pattern[Any]] = {}
-    for module in (*modules, "kvwatch.settings.plain", "kvwatch.sidecar.log"):
+    for module in (*modules, "kvwatch.text.redact", "kvwatch.sidecar.log"):
         for name, value in vars(importlib.import_module(module)).items():
             found |= dict(_within(f"{module.rpartition('.')[2]}.{name}", value))
     return found
@@ -96,6 +96,6 @@ def test_steps_are_counted_of_the_same_match_that_is_found() -> None:
 
 
 def test_tables_of_wordings_are_among_the_patterns() -> None:
-    tables = [row.pattern for row in facts.WORDINGS]
+    tables = [row.pattern for row in log_patterns.WORDINGS]
     tables += [re.compile(text) for row in causes.CAUSES for text in (*row.signs, *row.weak, *row.facts)]
     assert {one.pattern for one in tables if repeats(one)} <= PATTERNS.keys()

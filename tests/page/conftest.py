@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.page.served import Served
+from tests.support.served_page import Served
 
 WIDE, NARROW = (1200, 900), (360, 780)
 

@@ -8,12 +8,12 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from kvwatch.core.findings import findings
-from kvwatch.core.report import spoken
+from kvwatch.core.export.findings import findings
 from kvwatch.sidecar.page import style
+from kvwatch.text.evidence import format_value
 from tests.page.conftest import NARROW, WIDE, Opens
-from tests.page.served import HEALTHY, SATURATED, TWO_ENGINES, Served, again, ranks, saturated
-from tests.sidecar.loopback import pages
+from tests.support.loopback import pages
+from tests.support.served_page import HEALTHY, SATURATED, TWO_ENGINES, Served, again, ranks, saturated
 
 SERIOUS = {"serious", "critical"}
 NASTY = "<img src=x onerror=window.taken=1><script>window.taken=1</script>"
@@ -59,7 +59,7 @@ def test_a_saturated_server_is_told_whole(served: Served, opened: Opens) -> None
     for cause in first.symptom.causes:
         expect(article).to_contain_text(cause)
     for name, value in first.evidence.items():
-        expect(article.locator(".facts")).to_contain_text(f"{spoken(name, value)} {name}")
+        expect(article.locator(".facts")).to_contain_text(f"{format_value(name, value)} {name}")
     for other in rest:
         expect(wrong.get_by_role("article", name=other.symptom.title)).to_contain_text("act on that first")
     engine = page.locator("details.engine")

@@ -56,7 +56,7 @@ from difflib import get_close_matches
 from math import floor
 from pathlib import Path
 
-from kvwatch.core.outcome import Failure
+from kvwatch.core.model.outcome import Failure
 
 GAUGES = ("run", "wait", "kv", "deferred", "swapped")
 FLOWS = (

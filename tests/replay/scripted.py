@@ -13,13 +13,13 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
-from kvwatch.core.outcome import Facts, Pace, Scrape, ScrapeError
-from kvwatch.core.pipeline import next_pace
-from kvwatch.core.policy import Policy
-from kvwatch.core.vllm import sample_names
-from tests.core.pages import MODEL, labelled
-from tests.core.watch import WALL, Watch
+from kvwatch.core.dialect.vllm import sample_names
+from kvwatch.core.judgement.pipeline import next_pace
+from kvwatch.core.judgement.policy import Policy
+from kvwatch.core.model.outcome import Pace, Scrape, ScrapeError, ServerInfo
 from tests.replay.scenario import Phase, Scenario, Value, constant, read, seconds, whole
+from tests.support.pages import MODEL, labelled
+from tests.support.watch import WALL, Watch
 
 #: Bounds as vLLM 0.32 has them.
 _TTFT = (
@@ -288,9 +288,9 @@ class Server:
         return "".join(lines).encode()
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> ServerInfo:
         longest = self.settings.get("max_model_len")
-        return Facts(max_model_len={MODEL: int(longest)} if longest else None)
+        return ServerInfo(max_model_len={MODEL: int(longest)} if longest else None)
 
     def _chosen(self, asked: frozenset[str] | None) -> list[Family]:
         if asked is None:

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from kvwatch.core.outcome import Scrape
-from kvwatch.core.pipeline import next_pace
-from tests.core.pages import RECORDINGS, polls
-from tests.core.watch import Watch
+from kvwatch.core.judgement.pipeline import next_pace
+from kvwatch.core.model.outcome import Scrape
+from tests.support.pages import RECORDINGS, polls
+from tests.support.watch import Watch
 
 #: Recordings of one release in which all was well, in an order that mixes them.
 PARTS = (

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from kvwatch.core.symptoms import SYMPTOMS
+from kvwatch.core.judgement.symptoms import SYMPTOMS
 
 #: What a test shows about its symptom, by its name.
 SHOWS = {

@@ -4,16 +4,16 @@ from textwrap import dedent
 
 import pytest
 
-from kvwatch.core.normalise import Interpreter, Page
-from kvwatch.core.outcome import Failure
-from kvwatch.core.regimes import Regime
-from kvwatch.core.snapshot import EngineKey
-from kvwatch.core.vllm import Vocabulary
-from tests.core.pages import CAPTURES, MODEL, polls
-from tests.core.watch import Watch
+from kvwatch.core.dialect.vllm import Vocabulary
+from kvwatch.core.exposition.normalise import NormalisedPage, PageNormaliser
+from kvwatch.core.history.regimes import Regime
+from kvwatch.core.model.outcome import Failure
+from kvwatch.core.model.snapshot import EngineKey
 from tests.replay import scenario as notation
 from tests.replay.scenario import Scenario, ScenarioError, parsed
 from tests.replay.scripted import Server, play
+from tests.support.pages import CAPTURES, MODEL, polls
+from tests.support.watch import Watch
 
 
 def told(*lines: str) -> Scenario:
@@ -24,11 +24,11 @@ def watched(*lines: str) -> Watch:
     return play(told(*lines))
 
 
-def page_at(t: float, *lines: str) -> Page:
+def page_at(t: float, *lines: str) -> NormalisedPage:
     """The whole page at a moment, through the real parser."""
     server = Server(told(*lines))
     server.run_to(t)
-    return Interpreter(Vocabulary(), "t").read(server.page())
+    return PageNormaliser(Vocabulary(), "t").read(server.page())
 
 
 def counter(watch: Watch, name: str) -> float | None:
@@ -160,7 +160,7 @@ def test_lifetime_totals_are_there_before_the_first_poll() -> None:
 def test_a_page_has_every_signal_that_a_real_one_has() -> None:
     """As those of a real 0.32, of one engine without options."""
     body = polls(CAPTURES / "vllm-0.32.0" / "b-healthy.jsonl.gz")[-1]["body"].encode()
-    (real,) = Interpreter(Vocabulary(), "t").read(body).engines.values()
+    (real,) = PageNormaliser(Vocabulary(), "t").read(body).engines.values()
     (made,) = page_at(10, "0s run=1 done=1/s", "10s end").engines.values()
     left_out = {"multimodal_cache_queried_items_total", "multimodal_cache_hit_items_total"}
     left_out |= {"prefix_cache_hit_tokens_by_tier_total"}

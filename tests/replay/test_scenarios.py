@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from kvwatch.core.findings import Finding
-from kvwatch.core.symptoms import BY_ID, Severity
-from tests.core.watch import Watch
+from kvwatch.core.export.findings import Finding
+from kvwatch.core.judgement.symptoms import BY_ID, Severity
 from tests.replay.scenario import Must, Scenario, read
 from tests.replay.scripted import play
+from tests.support.watch import Watch
 
 FOLDER = Path(__file__).parent / "scenarios"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.txt"))

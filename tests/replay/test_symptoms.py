@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
-from kvwatch.core.findings import findings
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.symptoms import SYMPTOMS
-from tests.core.pages import Server
-from tests.core.watch import Watch, replayed
+from kvwatch.core.export.findings import findings
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.symptoms import SYMPTOMS
 from tests.replay.stories import HITS, MISSING, NEAR_MISSES, Case
+from tests.support.pages import Server
+from tests.support.watch import Watch, replayed
 
 
 def unscraped(server: Server, seconds: int = 90) -> Watch:

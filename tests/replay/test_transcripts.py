@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
-from kvwatch.core.pipeline import next_pace
-from kvwatch.core.regimes import Regime
-from kvwatch.core.signals import CORE
-from kvwatch.core.symptoms import BY_ID, Severity
-from kvwatch.core.vllm import sample_names
-from tests.core.expected import matches, number
-from tests.core.pages import CAPTURES, RECORDINGS, polls
-from tests.core.watch import Watch, replayed
+from kvwatch.core.dialect.vllm import sample_names
+from kvwatch.core.history.regimes import Regime
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.pipeline import next_pace
+from kvwatch.core.judgement.symptoms import BY_ID, Severity
+from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
+from kvwatch.core.model.signals import CORE
 from tests.replay.stitched import watched
+from tests.support.expected import matches, number
+from tests.support.pages import CAPTURES, RECORDINGS, polls
+from tests.support.watch import Watch, replayed
 
 NAMES = sorted(path.name.removesuffix(".jsonl.gz") for path in RECORDINGS.glob("*.jsonl.gz"))
 EXPECTED = Path(__file__).parent / "expected"

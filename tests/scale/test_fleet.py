@@ -18,9 +18,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import yaml
 
-from tests.alerts.promtool import RULES
-from tests.e2e.tools import Prometheus, answers, free_port, process
-from tests.waiting import until
+from tests.support.promtool import RULES
+from tests.support.stack import Prometheus, answers, free_port, process
+from tests.support.waiting import until
 
 PAGE = Path(__file__).parents[1] / "golden" / "saturated.prom"
 SIDECARS, INTERVAL_S, WATCHED_S = 1000, 30, 240

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from kvwatch.core.state import initial
+from kvwatch.core.judgement.state import initial
 from kvwatch.mixin import settings_table
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load, show
-from kvwatch.settings.showing import provenance
+from kvwatch.settings.provenance import provenance
 from kvwatch.settings.sources import key
-from kvwatch.settings.target import overridden, same_server
+from kvwatch.settings.target_settings import overridden, same_server
 
 
 @pytest.fixture(autouse=True)

@@ -30,25 +30,26 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.registry import Collector
 
 from kvwatch import __version__
-from kvwatch.core import pipeline
-from kvwatch.core.alerting import alert_name
-from kvwatch.core.findings import Finding, findings, lifecycles
-from kvwatch.core.lifecycle import Lifecycle
-from kvwatch.core.outcome import Failure, Scrape, ScrapeError
-from kvwatch.core.pipeline import advance, next_pace
-from kvwatch.core.regimes import Regime
-from kvwatch.core.report import duration, spoken
-from kvwatch.core.snapshot import EngineKey
-from kvwatch.core.state import State, Transition, initial
-from kvwatch.core.symptoms import SYMPTOMS, Verdict
-from kvwatch.sidecar import answers
-from kvwatch.sidecar.app import build
-from kvwatch.sidecar.collector import StateCollector, registry_of
-from kvwatch.sidecar.front import Gate
+from kvwatch.core.export.alert_names import alert_name
+from kvwatch.core.export.findings import Finding, findings, lifecycles
+from kvwatch.core.history.regimes import Regime
+from kvwatch.core.judgement import pipeline
+from kvwatch.core.judgement.lifecycle import Lifecycle
+from kvwatch.core.judgement.pipeline import advance, next_pace
+from kvwatch.core.judgement.state import State, Transition, initial
+from kvwatch.core.judgement.symptoms import SYMPTOMS, Verdict
+from kvwatch.core.model.outcome import Failure, Scrape, ScrapeError
+from kvwatch.core.model.snapshot import EngineKey
 from kvwatch.sidecar.page import assets, document, style
-from kvwatch.sidecar.rendering import Renderer
+from kvwatch.sidecar.serving import schemas
+from kvwatch.sidecar.serving.app import build
+from kvwatch.sidecar.serving.collector import StateCollector, registry_of
+from kvwatch.sidecar.serving.middleware import TokenAuth
+from kvwatch.sidecar.serving.rendering import Renderer
 from kvwatch.sidecar.store import FailedScrape, Store
-from tests.sidecar.loopback import RECORDINGS, TurnedClock, pages
+from kvwatch.text.evidence import format_value
+from kvwatch.text.numbers import format_duration
+from tests.support.loopback import RECORDINGS, TurnedClock, pages
 
 SATURATED = "0.32.0--c-kv-saturation.jsonl.gz"
 TWO_ENGINES = "0.32.0--j-data-parallel-2.jsonl.gz"
@@ -100,7 +101,7 @@ def clock_of(store: Store) -> TurnedClock:
 
 def app_of(store: Store, token: str | None = None) -> FastAPI:
     clock = clock_of(store)
-    return build(store, registry_of(store, clock), clock, gate=Gate(token))
+    return build(store, registry_of(store, clock), clock, gate=TokenAuth(token))
 
 
 def ask(app: FastAPI, path: str, method: str = "GET", **headers: str) -> httpx.Response:
@@ -679,7 +680,7 @@ def test_the_description_is_for_users_and_says_what_every_parameter_is() -> None
 def test_every_kind_of_event_is_described() -> None:
     kinds = re.findall(r'Event\(\s*now, scrape\.wall, "(\w+)"', inspect.getsource(pipeline))
     assert len(kinds) >= 4
-    description = answers.Event.model_fields["event"].description or ""
+    description = schemas.EventSchema.model_fields["event"].description or ""
     assert all(kind in description for kind in kinds)
 
 
@@ -931,7 +932,9 @@ def test_the_page_shows_causes_and_values_in_words() -> None:
     words = words_of(store)
     for found in data(app_of(store), "/api/v1/findings")["findings"]:
         assert all(cause in words for cause in found["causes"])
-        assert all(f"{spoken(name, value)} {name}" in words for name, value in found["evidence"].items())
+        assert all(
+            f"{format_value(name, value)} {name}" in words for name, value in found["evidence"].items()
+        )
     assert not re.search(r"\d(\.\d+)?e[+-]\d", words)
     assert "reading the whole page" in words
 
@@ -973,7 +976,7 @@ def test_what_fires_though_its_condition_is_clear_says_so() -> None:
     store.publish(state)
     life = life_of(state, firing[0])
     keep_s = state.limits[f"{firing[0].symptom.id}.keep"]
-    clear, kept = duration(life.progressed), duration(keep_s)
+    clear, kept = format_duration(life.progressed), format_duration(keep_s)
     assert f"The condition has been clear for {clear}; it is kept for {kept}" in words_of(store)
 
 

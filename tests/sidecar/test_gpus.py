@@ -27,19 +27,19 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from kvwatch.core.gpu import NO_DATA, OFF, Gpu, GpuReading
-from kvwatch.core.state import State, initial
+from kvwatch.core.judgement.state import State, initial
+from kvwatch.core.model.gpu import NO_DATA, OFF, Gpu, GpuReading
 from kvwatch.settings import Settings, TargetSettings
 from kvwatch.sidecar import log
-from kvwatch.sidecar.aside import Aside, Hangs
-from kvwatch.sidecar.gpus import Dcgm, GpuReader, Source, choose
-from kvwatch.sidecar.nvml import NO_LIBRARY, Library, Nvml, installed
-from kvwatch.sidecar.poller import Poller
-from kvwatch.sidecar.scrape import Scraper
+from kvwatch.sidecar.http_client import client_for
+from kvwatch.sidecar.polling.gpu_reader import Dcgm, GpuReader, GpuSource, choose
+from kvwatch.sidecar.polling.isolated_call import CallTimeout, IsolatedCall
+from kvwatch.sidecar.polling.nvml import NO_LIBRARY, Library, Nvml, installed
+from kvwatch.sidecar.polling.poller import Poller
+from kvwatch.sidecar.polling.scrape import Scraper
 from kvwatch.sidecar.service import serve
 from kvwatch.sidecar.store import Store
-from kvwatch.sidecar.transport import client_for
-from tests.sidecar.loopback import Asked, Handler, TurnedClock, VllmLike, always, pages, serving
+from tests.support.loopback import Asked, Handler, TurnedClock, VllmLike, always, pages, serving
 
 KUBERNETES = (Path(__file__).parents[1] / "data" / "dcgm" / "kubernetes.prom").read_bytes()
 HEALTHY = "0.32.0--b-healthy.jsonl.gz"
@@ -373,7 +373,7 @@ def test_answers_and_errors_of_a_call_come_back() -> None:
         raise KeyError("x")
 
     async def run() -> int:
-        aside = Aside("x")
+        aside = IsolatedCall("x")
         with pytest.raises(KeyError):
             await aside.call(fails, 5)
         return await aside.call(lambda: 3, 5)
@@ -389,14 +389,14 @@ def test_an_answer_after_the_end_of_the_loop_breaks_nothing(caplog: pytest.LogCa
         came.set()
         return 1
 
-    aside = Aside("x")
+    aside = IsolatedCall("x")
 
     async def cancelled() -> None:
         task = asyncio.create_task(aside.call(late, 30))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        with pytest.raises(Hangs):
+        with pytest.raises(CallTimeout):
             await aside.call(late, 30)
 
     asyncio.run(cancelled())
@@ -416,8 +416,8 @@ def test_an_error_that_comes_too_late_is_nobodys() -> None:
 
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        aside = Aside("x")
-        with pytest.raises(Hangs):
+        aside = IsolatedCall("x")
+        with pytest.raises(CallTimeout):
             await aside.call(fails_late, 0.01)
         held.set()
         await eventually_free(aside)
@@ -427,7 +427,7 @@ def test_an_error_that_comes_too_late_is_nobodys() -> None:
     assert complaints == []
 
 
-async def eventually_free(aside: Aside) -> None:
+async def eventually_free(aside: IsolatedCall) -> None:
     await eventually(lambda: not aside._busy.is_set())
     assert await aside.call(lambda: 2, 5) == 2
 
@@ -496,9 +496,9 @@ BAD = GpuReading(source="played", reason="it is down")
 
 
 def chosen_to_be(
-    source: Source | None,
-) -> Callable[[Settings], Awaitable[tuple[Source | None, GpuReading | None]]]:
-    async def choose(_: Settings) -> tuple[Source | None, GpuReading | None]:
+    source: GpuSource | None,
+) -> Callable[[Settings], Awaitable[tuple[GpuSource | None, GpuReading | None]]]:
+    async def choose(_: Settings) -> tuple[GpuSource | None, GpuReading | None]:
         return source, None
 
     return choose
@@ -507,7 +507,7 @@ def chosen_to_be(
 @pytest.fixture
 def logged() -> io.StringIO:
     stream = io.StringIO()
-    log.set_up("json", "info", stream)
+    log.configure_logging("json", "info", stream)
     return stream
 
 
@@ -515,7 +515,7 @@ def lines(logged: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in logged.getvalue().splitlines()]
 
 
-def read_for(seconds: float, source: Source | None, **more: Any) -> tuple[GpuReader, TurnedClock]:
+def read_for(seconds: float, source: GpuSource | None, **more: Any) -> tuple[GpuReader, TurnedClock]:
     """A reader that has read for so many seconds of its clock."""
     clock = TurnedClock(until=seconds)
 
@@ -587,7 +587,7 @@ def test_turned_off_it_looks_for_nothing(logged: io.StringIO) -> None:
 
 
 def test_choosing_that_breaks_is_no_source(logged: io.StringIO) -> None:
-    async def breaks(_: Settings) -> tuple[Source | None, GpuReading | None]:
+    async def breaks(_: Settings) -> tuple[GpuSource | None, GpuReading | None]:
         raise RuntimeError("boom")
 
     async def run() -> GpuReader:
@@ -632,7 +632,7 @@ _HANGS_AT_EXIT = """
 import asyncio, sys, threading, types
 from kvwatch.settings import Settings
 from kvwatch.sidecar.clock import SystemClock
-from kvwatch.sidecar.gpus import read_beside
+from kvwatch.sidecar.polling.gpu_reader import read_beside
 asked = threading.Event()
 def hangs():
     asked.set()

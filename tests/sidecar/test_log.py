@@ -10,16 +10,16 @@ from dataclasses import replace
 
 import pytest
 
-from kvwatch.core.findings import findings
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.outcome import Failure, Scrape, ScrapeError
-from kvwatch.core.pipeline import advance
-from kvwatch.core.snapshot import EngineKey
-from kvwatch.core.state import Event, State, Transition, initial
-from kvwatch.core.symptoms import SYMPTOMS, Severity
+from kvwatch.core.export.findings import findings
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.pipeline import advance
+from kvwatch.core.judgement.state import Event, State, Transition, initial
+from kvwatch.core.judgement.symptoms import SYMPTOMS, Severity
+from kvwatch.core.model.outcome import Failure, Scrape, ScrapeError
+from kvwatch.core.model.snapshot import EngineKey
 from kvwatch.sidecar import log
-from kvwatch.sidecar.throttle import Comings, Throttle
-from tests.sidecar.loopback import pages
+from kvwatch.sidecar.log_throttle import LogThrottle, RateLimiter
+from tests.support.loopback import pages
 
 SATURATED = "0.32.0--c-kv-saturation.jsonl.gz"
 RESTART = "0.32.0--i-restart.jsonl.gz"
@@ -37,7 +37,7 @@ FIRING = Transition(
 
 def lines(style: str, *changes: Transition, level: str = "debug") -> list[str]:
     stream = io.StringIO()
-    log.set_up(style, level, stream)  # type: ignore[arg-type]
+    log.configure_logging(style, level, stream)  # type: ignore[arg-type]
     for change in changes:
         log.log_transition(change)
     return stream.getvalue().splitlines()
@@ -96,7 +96,7 @@ def test_what_is_only_pending_is_not_told_by_default() -> None:
 def test_what_fires_says_what_to_do_first_and_what_explains_it() -> None:
     before, after = down_while_saturated()
     stream = io.StringIO()
-    log.set_up("json", "debug", stream)
+    log.configure_logging("json", "debug", stream)
     firing = [one for one in findings(after) if one.explained_by]
     assert firing, "nothing is explained by another"
     changes = [
@@ -124,14 +124,14 @@ def down_while_saturated() -> tuple[State, State]:
 def test_what_is_over_needs_no_action() -> None:
     over = Transition(1.0, 1.0, KEY, "kv_exhausted", Stage.FIRING, Stage.INACTIVE, {})
     stream = io.StringIO()
-    log.set_up("json", "debug", stream)
+    log.configure_logging("json", "debug", stream)
     log.log_changes(initial("vllm"), initial("vllm"), [over])
     assert "first_action" not in json.loads(stream.getvalue())
 
 
 def test_a_restart_is_one_line() -> None:
     stream = io.StringIO()
-    log.set_up("json", "info", stream)
+    log.configure_logging("json", "info", stream)
     state = initial("vllm")
     for n, body in enumerate((pages(RESTART)[0], pages(RESTART)[-1])):
         before = state
@@ -150,8 +150,8 @@ def test_a_restart_is_one_line() -> None:
 
 def test_servers_that_take_turns_are_a_warning_with_the_remedy() -> None:
     stream = io.StringIO()
-    log.set_up("json", "info", stream)
-    log.log_event(Event(1.0, 1.0, "several_servers", EngineKey("vllm")))
+    log.configure_logging("json", "info", stream)
+    log.log_state_event(Event(1.0, 1.0, "several_servers", EngineKey("vllm")))
     line = json.loads(stream.getvalue())
     assert (line["level"], line["event"], line["target"]) == ("warning", "several_servers", "vllm")
     assert "several servers answer in turn behind this address" in line["message"]
@@ -172,7 +172,7 @@ def test_no_number_as_text_has_an_exponent(value: float, text: str) -> None:
 def reached(*polls: tuple[float, bool]) -> list[dict[str, object]]:
     """What is said while polls at these times are good or not."""
     stream = io.StringIO()
-    log.set_up("json", "debug", stream)
+    log.configure_logging("json", "debug", stream)
     seen = log.Reachability()
     error = ScrapeError(Failure.TIMEOUT, "no whole answer within 0.9 s", 0.0)
     for now, good in polls:
@@ -202,8 +202,8 @@ def test_a_server_that_never_answered_is_told_of_at_once() -> None:
 def test_nothing_that_a_server_says_can_break_a_line_or_forge_one() -> None:
     nasty = EngineKey("vllm", 'a\nlevel=error message="\x1b[31mforged"\r', "0")
     stream = io.StringIO()
-    log.set_up("text", "debug", stream)
-    log.log_event(Event(1.0, 1.0, "engine_appeared", nasty))
+    log.configure_logging("text", "debug", stream)
+    log.log_state_event(Event(1.0, 1.0, "engine_appeared", nasty))
     (line,) = stream.getvalue().splitlines()
     assert "\x1b" not in line
     assert r"a\nlevel=error" in line
@@ -211,8 +211,8 @@ def test_nothing_that_a_server_says_can_break_a_line_or_forge_one() -> None:
 
 def test_an_unexpected_error_is_told_with_its_traceback_once_a_minute_and_kind() -> None:
     stream = io.StringIO()
-    log.set_up("json", "debug", stream)
-    complaints = log.Complaints()
+    log.configure_logging("json", "debug", stream)
+    complaints = log.ProblemLog()
     for now in (0.0, 1.0, 59.0, 60.0):
         for error in (ValueError("one"), KeyError("two")):
             try:
@@ -226,9 +226,9 @@ def test_an_unexpected_error_is_told_with_its_traceback_once_a_minute_and_kind()
 
 def test_what_libraries_complain_of_is_one_line_a_kind_and_minute_with_a_count() -> None:
     stream, clock = io.StringIO(), [0.0]
-    log.set_up("json", "info", stream)
+    log.configure_logging("json", "info", stream)
     (theirs,) = logging.getLogger("asyncio").handlers
-    theirs.filters[:] = [Throttle(now=lambda: clock[0])]
+    theirs.filters[:] = [LogThrottle(now=lambda: clock[0])]
     assert logging.getLogger("uvicorn.error").handlers == [theirs]
     for second in (0.0, 1.0, 59.0, 60.0, 61.0):
         clock[0] = second
@@ -247,7 +247,7 @@ def test_what_libraries_complain_of_is_one_line_a_kind_and_minute_with_a_count()
 
 
 def test_endless_kinds_of_complaints_are_bounded_too() -> None:
-    throttle = Throttle(now=lambda: 0.0)
+    throttle = LogThrottle(now=lambda: 0.0)
     passed = sum(
         throttle.filter(logging.LogRecord("asyncio", logging.ERROR, "", 0, f"kind {n}", None, None))
         for n in range(10_000)
@@ -257,8 +257,8 @@ def test_endless_kinds_of_complaints_are_bounded_too() -> None:
 
 def test_engines_that_come_and_go_fast_are_summed_up() -> None:
     stream = io.StringIO()
-    log.set_up("json", "info", stream)
-    comings, state, many = Comings(), initial("vllm"), 50
+    log.configure_logging("json", "info", stream)
+    comings, state, many = RateLimiter(), initial("vllm"), 50
     for second in range(122):
         keys = [EngineKey("vllm", "m", f"{second}-{n}") for n in range(many)]
         kinds = ("engine_appeared", "engine_vanished")
@@ -273,18 +273,18 @@ def test_engines_that_come_and_go_fast_are_summed_up() -> None:
 
 
 def test_a_few_engines_are_told_one_by_one() -> None:
-    comings = Comings()
+    comings = RateLimiter()
     assert all(comings.admits("engine_appeared", 0.0) for _ in range(8))
     assert comings.rest(60.0) == {}
 
 
 def test_a_traceback_as_text_follows_its_line() -> None:
     stream = io.StringIO()
-    log.set_up("text", "debug", stream)
+    log.configure_logging("text", "debug", stream)
     try:
         math.sqrt(-1)
     except ValueError as caught:
-        log.Complaints().about(caught, 0.0)
+        log.ProblemLog().about(caught, 0.0)
     first, *rest = stream.getvalue().splitlines()
     assert "an error that should not happen" in first
     assert rest[0] == "Traceback (most recent call last):"
@@ -292,6 +292,6 @@ def test_a_traceback_as_text_follows_its_line() -> None:
 
 def test_the_clients_lines_for_each_request_are_not_shown() -> None:
     stream = io.StringIO()
-    log.set_up("text", "debug", stream)
+    log.configure_logging("text", "debug", stream)
     logging.getLogger("httpx").info("HTTP Request: GET")
     assert stream.getvalue() == ""

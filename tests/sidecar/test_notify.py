@@ -17,26 +17,26 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.notices import Notice
-from kvwatch.core.outcome import Failure
-from kvwatch.core.snapshot import EngineKey
-from kvwatch.core.state import State, Transition
+from kvwatch.core.export.notifications import Notification
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.state import State, Transition
+from kvwatch.core.model.outcome import Failure
+from kvwatch.core.model.snapshot import EngineKey
 from kvwatch.settings import AlertmanagerSettings, Settings
 from kvwatch.sidecar import log
-from kvwatch.sidecar.alertmanager import OUTCOMES, Alertmanager, Undelivered
 from kvwatch.sidecar.clock import Clock
-from kvwatch.sidecar.notify import Notifier, page_of
+from kvwatch.sidecar.http_client import client_for
+from kvwatch.sidecar.notifying.alertmanager_client import OUTCOMES, Alertmanager, Undelivered
+from kvwatch.sidecar.notifying.notifier import Notifier, page_of
 from kvwatch.sidecar.service import CANNOT_SERVE, serve
 from kvwatch.sidecar.store import Store
-from kvwatch.sidecar.transport import client_for
-from tests.core.watch import replayed
-from tests.sidecar.loopback import Asked, Handler, Loopback, TurnedClock, always, serving
+from tests.support.loopback import Asked, Handler, Loopback, TurnedClock, always, serving
+from tests.support.watch import replayed
 
 TOKEN = "a-token-nobody-may-see"  # noqa: S105
 PAGE = "http://gpu1:9477/"
 KEY = EngineKey("t", "m", "0")
-NOTICE = Notice((KEY, "kv_thrashing"), 1_700_000_000.0, 1_700_000_180.5, annotations={"summary": "–"})
+NOTICE = Notification((KEY, "kv_thrashing"), 1_700_000_000.0, 1_700_000_180.5, annotations={"summary": "–"})
 T = TypeVar("T")
 
 
@@ -137,10 +137,10 @@ class Receiver:
 
     name: str = "am"
     answer: Callable[[], Undelivered | None] = lambda: None
-    told: list[tuple[float, list[Notice]]] = field(default_factory=list)
+    told: list[tuple[float, list[Notification]]] = field(default_factory=list)
     hangs: bool = False
 
-    async def post(self, notices: Sequence[Notice]) -> Undelivered | None:
+    async def post(self, notices: Sequence[Notification]) -> Undelivered | None:
         self.told.append((time.monotonic(), list(notices)))
         if self.hangs:
             await asyncio.Event().wait()
@@ -209,7 +209,7 @@ def test_the_stop_tells_nothing() -> None:
 def test_it_backs_off_while_one_is_away_and_says_so_once() -> None:
     """Waits grow to a quarter of a minute, whatever changes meanwhile; what still fires is told then."""
     stream = io.StringIO()
-    log.set_up("text", "info", stream)
+    log.configure_logging("text", "info", stream)
 
     async def run() -> None:
         away = Undelivered(Failure.REFUSED, "nobody there")
@@ -267,7 +267,7 @@ def test_what_may_have_arrived_is_ended_in_so_many_words() -> None:
 
 def test_a_fault_of_its_own_does_not_end_it() -> None:
     stream = io.StringIO()
-    log.set_up("text", "info", stream)
+    log.configure_logging("text", "info", stream)
 
     async def run() -> None:
         faults = iter([RuntimeError("a bug")])

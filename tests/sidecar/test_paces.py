@@ -8,13 +8,13 @@ from functools import cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvwatch.core.lifecycle import Lifecycle
-from kvwatch.core.outcome import Scrape
-from kvwatch.core.pipeline import advance, next_pace
-from kvwatch.core.state import State, initial
-from kvwatch.core.vllm import sample_names
-from kvwatch.sidecar.narrowing import complete
-from tests.sidecar.loopback import narrowed, pages
+from kvwatch.core.dialect.vllm import sample_names
+from kvwatch.core.judgement.lifecycle import Lifecycle
+from kvwatch.core.judgement.pipeline import advance, next_pace
+from kvwatch.core.judgement.state import State, initial
+from kvwatch.core.model.outcome import Scrape
+from kvwatch.sidecar.polling.narrowing import complete
+from tests.support.loopback import narrowed, pages
 
 CAPTURED = (
     "0.32.0--c-kv-saturation.jsonl.gz",

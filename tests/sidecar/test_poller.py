@@ -16,18 +16,18 @@ from random import Random
 import pytest
 from pydantic import SecretStr
 
-from kvwatch.core.outcome import Facts, Failure, Outcome, Pace, Scrape, ScrapeError
-from kvwatch.core.pipeline import advance
-from kvwatch.core.state import State, Transition, initial
+from kvwatch.core.judgement.pipeline import advance
+from kvwatch.core.judgement.state import State, Transition, initial
+from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError, ServerInfo
 from kvwatch.settings import Settings, TargetSettings
 from kvwatch.sidecar import log
-from kvwatch.sidecar.narrowing import Narrowing
-from kvwatch.sidecar.pacing import AT_ONCE, Start
-from kvwatch.sidecar.poller import Poller, Source
-from kvwatch.sidecar.scrape import Scraper
+from kvwatch.sidecar.http_client import client_for
+from kvwatch.sidecar.polling.narrowing import Narrowing
+from kvwatch.sidecar.polling.pacing import AT_ONCE, Start
+from kvwatch.sidecar.polling.poller import Poller, ScrapeSource
+from kvwatch.sidecar.polling.scrape import Scraper
 from kvwatch.sidecar.store import Store
-from kvwatch.sidecar.transport import client_for
-from tests.sidecar.loopback import (
+from tests.support.loopback import (
     Asked,
     Handler,
     Loopback,
@@ -92,7 +92,7 @@ async def watching(
 ) -> AsyncIterator[Watch]:
     """Watches a server. The duty cycle is wide open, since here an answer takes no time of the clock."""
     logged = io.StringIO()
-    log.set_up("json", "debug", logged)
+    log.configure_logging("json", "debug", logged)
     async with serving(handler) as server:
         target = TargetSettings(name="vllm", url=server.url, token=SecretStr(TOKEN))
         settings = Settings.model_validate({"targets": [target], "duty_cycle": 0.5} | more)
@@ -319,7 +319,7 @@ class Late:
     """A source that at these seconds of the clock gives up waiting, for whole pages or for any; `kinds` is what
     it was asked for."""
 
-    source: Source
+    source: ScrapeSource
     clock: TurnedClock
     seconds: tuple[int, ...]
     whole_only: bool
@@ -334,7 +334,7 @@ class Late:
             return ScrapeError(Failure.TIMEOUT, "no whole answer within 0.9 s", 0.0)
         return await self.source.scrape(pace, names)
 
-    async def facts(self) -> Facts:
+    async def facts(self) -> ServerInfo:
         return await self.source.facts()
 
 
@@ -520,7 +520,7 @@ def test_facts_are_read_at_the_start_and_every_ten_minutes() -> None:
             return watch
 
     watch = asyncio.run(run())
-    assert watch.state.facts == Facts("0.32.0", {"tiny-llama": 2048})
+    assert watch.state.facts == ServerInfo("0.32.0", {"tiny-llama": 2048})
     assert [asked.path for asked in watch.server.asked].count("/version") == 2
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvwatch.sidecar.redact import redacted, secrets_of, shown_url
+from kvwatch.text.redact import redact, secrets_of, shown_url
 
 
 @pytest.mark.parametrize(
@@ -29,16 +29,16 @@ def test_a_url_is_shown_without_user_and_query(url: str, shown: str) -> None:
     ],
 )
 def test_secrets_are_taken_out(text: str) -> None:
-    assert "hunter2" not in redacted(text, ("hunter2hunter2",))
+    assert "hunter2" not in redact(text, ("hunter2hunter2",))
 
 
 def test_what_looks_like_a_credential_goes_even_if_nobody_named_it() -> None:
-    assert redacted("Bearer abcdef123456 for http://a:b@c/?key=v") == "Bearer *** for http://***@c/?key=***"
+    assert redact("Bearer abcdef123456 for http://a:b@c/?key=v") == "Bearer *** for http://***@c/?key=***"
 
 
 def test_ordinary_text_stays() -> None:
     page = 'vllm:kv_cache_usage_perc{engine="0",model_name="a/b"} 0.5\n<a href="https://x.example/y">monkey=1</a>'
-    assert redacted(page) == page
+    assert redact(page) == page
 
 
 def test_the_secrets_of_a_target_are_its_token_its_password_and_its_query() -> None:

@@ -18,14 +18,12 @@ import pytest
 from pydantic import SecretStr
 
 from kvwatch import __version__
-from kvwatch.core.outcome import Facts, Failure, Pace, Scrape, ScrapeError
+from kvwatch.core.model.outcome import Failure, Pace, Scrape, ScrapeError, ServerInfo
 from kvwatch.settings import Settings, TargetSettings
-from kvwatch.sidecar.clients import CannotServe, usable_client
-from kvwatch.sidecar.credentials import credentials_of
-from kvwatch.sidecar.scrape import BadAnswer, Scraper, narrowed_url
-from kvwatch.sidecar.transport import classify, client_for
-from tests.certificates import self_signed
-from tests.sidecar.loopback import Asked, Handler, Loopback, VllmLike, always, pages, send, serving
+from kvwatch.sidecar.http_client import ClientError, classify, client_for, credentials_of, usable_client
+from kvwatch.sidecar.polling.scrape import BadAnswer, Scraper, narrowed_url
+from tests.support.certificates import self_signed
+from tests.support.loopback import Asked, Handler, Loopback, VllmLike, always, pages, send, serving
 
 PAGE = b"# HELP x y\nx 1\n"
 TOKEN = "a-token-nobody-may-see"  # noqa: S105
@@ -207,7 +205,7 @@ def test_a_token_that_can_not_be_sent_is_named_and_not_shown(token: str) -> None
                 url=server.url, token=SecretStr(token)
             )  # as no settings let it be
             one._credentials = credentials_of(odd, "the target's")
-            assert await one.facts() == Facts()
+            assert await one.facts() == ServerInfo()
             return await one.scrape(Pace.FULL), server.asked
 
     outcome, asked = asyncio.run(run())
@@ -324,7 +322,7 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked(
     target = TargetSettings(
         url="https://localhost:1", cert_file=certificate[0], key_file=tmp_path / "locked.pem"
     )
-    with pytest.raises(CannotServe, match=r"locked\.pem for target localhost:1"):
+    with pytest.raises(ClientError, match=r"locked\.pem for target localhost:1"):
         usable_client(target, "target")
 
 
@@ -471,8 +469,8 @@ def test_html_is_taken_as_it_is_and_left_to_whoever_reads_it() -> None:
 # -- facts ------------------------------------------------------------------------------------------------------
 
 
-def facts_of(handler: Handler) -> Facts:
-    async def run() -> Facts:
+def facts_of(handler: Handler) -> ServerInfo:
+    async def run() -> ServerInfo:
         async with serving(handler) as server, scraper(server.url) as one:
             return await one.facts()
 
@@ -480,7 +478,7 @@ def facts_of(handler: Handler) -> Facts:
 
 
 def test_facts_are_read_from_the_root_of_the_server() -> None:
-    assert facts_of(VllmLike([PAGE])) == Facts("0.32.0", {"tiny-llama": 2048})
+    assert facts_of(VllmLike([PAGE])) == ServerInfo("0.32.0", {"tiny-llama": 2048})
 
 
 @pytest.mark.parametrize(
@@ -496,8 +494,8 @@ def test_facts_are_read_from_the_root_of_the_server() -> None:
     ],
 )
 def test_facts_that_make_no_sense_are_unknown(body: bytes) -> None:
-    assert facts_of(always(body)) == Facts()
+    assert facts_of(always(body)) == ServerInfo()
 
 
 def test_facts_of_a_server_that_has_none_are_unknown() -> None:
-    assert facts_of(always(b'{"version": "1"}', "404 Not Found")) == Facts()
+    assert facts_of(always(b'{"version": "1"}', "404 Not Found")) == ServerInfo()

@@ -24,16 +24,16 @@ import httpx
 import pytest
 
 from kvwatch.settings import Settings, TargetSettings
-from kvwatch.sidecar.clients import CannotServe
-from kvwatch.sidecar.connection import Connection
-from kvwatch.sidecar.door import Door
-from kvwatch.sidecar.lookups import Lookups
+from kvwatch.sidecar.http_client import ClientError
 from kvwatch.sidecar.service import serve
-from kvwatch.sidecar.web import listen
-from tests.certificates import self_signed
-from tests.machine import has_ipv6
-from tests.sidecar.loopback import Loopback, VllmLike, pages, serving
-from tests.waiting import until
+from kvwatch.sidecar.serving.hardening.bounded_socket import BoundedSocket
+from kvwatch.sidecar.serving.hardening.connection import Connection
+from kvwatch.sidecar.serving.hardening.dns_executor import DnsExecutor
+from kvwatch.sidecar.serving.http_server import listen
+from tests.support.certificates import self_signed
+from tests.support.loopback import Loopback, VllmLike, pages, serving
+from tests.support.machine import has_ipv6
+from tests.support.waiting import until
 
 HEALTHY = "0.32.0--b-healthy.jsonl.gz"
 TWO_ENGINES = "0.32.0--j-data-parallel-2.jsonl.gz"
@@ -235,7 +235,7 @@ def test_it_stops_while_names_are_looked_up_that_nobody_answers(one: signal.Sign
 def test_look_ups_that_nobody_answers_do_not_pile_up() -> None:
     async def run() -> None:
         held = threading.Event()
-        lookups = Lookups(most=2)
+        lookups = DnsExecutor(most=2)
         loop = asyncio.get_running_loop()
         hanging = [loop.run_in_executor(lookups, held.wait) for _ in range(2)]
         with pytest.raises(socket.gaierror, match="too many look-ups"):
@@ -420,7 +420,7 @@ def test_a_connection_that_does_not_read_its_answer_is_closed(monkeypatch: pytes
 
 
 def test_room_is_made_by_who_waits_longest_and_is_not_being_answered() -> None:
-    door = Door(listen("127.0.0.1", 0), most=3)
+    door = BoundedSocket(listen("127.0.0.1", 0), most=3)
     with contextlib.ExitStack() as held:
         held.callback(door.close)
         clients: list[socket.socket] = []
@@ -585,5 +585,5 @@ def test_the_service_imports_nothing_that_only_commands_for_people_need() -> Non
 
 @pytest.mark.parametrize("host", ["\udcff", "a\0b", f"{'a' * 70}.example", "no such host"])
 def test_what_can_be_no_host_is_said_in_a_line(host: str) -> None:
-    with pytest.raises(CannotServe, match="choose another with --host and --port"):
+    with pytest.raises(ClientError, match="choose another with --host and --port"):
         listen(host, 0)

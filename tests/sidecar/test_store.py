@@ -2,11 +2,11 @@
 
 import pytest
 
-from kvwatch.core.catalogue import Deliveries
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.outcome import Failure
-from kvwatch.core.snapshot import EngineKey
-from kvwatch.core.state import Transition, initial
+from kvwatch.core.export.catalogue import NotificationCounts
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.state import Transition, initial
+from kvwatch.core.model.outcome import Failure
+from kvwatch.core.model.snapshot import EngineKey
 from kvwatch.sidecar.store import FAILURES_KEPT, TRANSITIONS_KEPT, FailedScrape, PollStats, Store
 
 
@@ -62,7 +62,7 @@ def test_what_is_no_longer_in_the_settings_is_forgotten_and_the_rest_is_in_their
     for name in "abc":
         store.count(name, polls=3)
         store.failed(FailedScrape(name, 1.0, Failure.REFUSED, "refused"))
-        store.delivered(Deliveries(f"am-{name}", {"ok": 1}))
+        store.delivered(NotificationCounts(f"am-{name}", {"ok": 1}))
     store.keep(["c", "a"], ["am-b"])
     assert list(store.states()) == ["c", "a"]
     assert store.poll_stats("a").polls == 3

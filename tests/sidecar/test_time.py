@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from kvwatch.sidecar.clock import ScaledClock, SystemClock
-from kvwatch.sidecar.pacing import Backoff, DutyCycle, Rhythm, start_of
-from tests.sidecar.loopback import TurnedClock
+from kvwatch.sidecar.polling.pacing import Backoff, DutyCycle, Rhythm, start_of
+from tests.support.loopback import TurnedClock
 
 
 def test_the_system_clock_runs_forward_and_sleeps_not_at_all_for_times_gone_by() -> None:

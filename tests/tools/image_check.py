@@ -32,8 +32,8 @@ import yaml
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.dockerfile import Stage, parse  # noqa: E402
-from tests.waiting import until  # noqa: E402
+from tests.support.dockerfile import Stage, parse  # noqa: E402
+from tests.support.waiting import until  # noqa: E402
 
 SIDECAR = ROOT / "deploy" / "kubernetes" / "components" / "sidecar" / "sidecar.yaml"
 MADE = Path("opt/kvwatch")

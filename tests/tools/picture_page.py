@@ -11,7 +11,7 @@ from typing import Literal
 
 from playwright.sync_api import sync_playwright
 
-from tests.page.served import Served, saturated
+from tests.support.served_page import Served, saturated
 
 PICTURES = Path(__file__).resolve().parents[1] / "pictures"
 SIZES = {"wide": (1200, 858), "narrow": (360, 780)}

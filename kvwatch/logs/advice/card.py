@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import floor
 
-from kvwatch.logs.advice.words import BATCH, FEWER_WEIGHTS, UTIL, gib
-from kvwatch.logs.facts import Facts, known, one
+from kvwatch.logs.advice.wording import BATCH, FEWER_WEIGHTS, UTIL, gib
+from kvwatch.logs.log_patterns import LogFacts, known, one
 
 _LITTLE = 0.1
 """A card of which less than this share is free holds something else; no utilisation makes room on it."""
@@ -20,7 +20,7 @@ def util_below(free: float, total: float) -> float:
     return floor(free / total * 100 + 1e-9) / 100
 
 
-def no_room(facts: Facts) -> str:
+def no_room(facts: LogFacts) -> str:
     util, weights = one(facts, "util"), one(facts, "weights_gib")
     more = f" ({UTIL} is {util:g})" if util else ""
     taken = f", of which the weights take {gib(weights)}" if weights else ""
@@ -30,7 +30,7 @@ def no_room(facts: Facts) -> str:
     )
 
 
-def for_no_room(facts: Facts) -> list[str]:
+def for_no_room(facts: LogFacts) -> list[str]:
     util = one(facts, "util")
     version = str(facts.get("version", ""))
     look = "look at who else holds memory of this GPU (nvidia-smi), and free it or choose another"
@@ -57,7 +57,7 @@ def for_no_room(facts: Facts) -> list[str]:
     ]
 
 
-def below_budget(facts: Facts) -> str:
+def below_budget(facts: LogFacts) -> str:
     said = "Less of the GPU's memory is free at the start than vLLM is to use"
     if both := known(facts, "free_gib", "total_gib"):
         said += f": {gib(both[0])} of {gib(both[1])} are free, so others hold {gib(both[1] - both[0])}"
@@ -67,7 +67,7 @@ def below_budget(facts: Facts) -> str:
     return said + "."
 
 
-def for_below_budget(facts: Facts) -> list[str]:
+def for_below_budget(facts: LogFacts) -> list[str]:
     both = known(facts, "free_gib", "total_gib")
     held = f" {gib(both[1] - both[0])}" if both else " it"
     free = (
@@ -89,13 +89,13 @@ def for_below_budget(facts: Facts) -> list[str]:
     return [free, f"else {lower}: what others hold can't be used"]
 
 
-def grew(facts: Facts) -> str:
+def grew(facts: LogFacts) -> str:
     both = known(facts, "initial_free_gib", "current_free_gib")
     said = "While vLLM measured the memory it uses, another process on the same GPU let memory go"
     return said + (f" ({gib(both[1] - both[0])})" if both else "") + ", so the measurement is void."
 
 
-def for_grew(_facts: Facts) -> list[str]:
+def for_grew(_facts: LogFacts) -> list[str]:
     return [
         "start it again: there is more room now than before",
         "let servers that share a GPU start one after the other, and wait until an ended one has let go",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kvwatch.logs.advice.words import FEWER_WEIGHTS, UTIL, fp8, gib
-from kvwatch.logs.facts import Facts, one
+from kvwatch.logs.advice.wording import FEWER_WEIGHTS, UTIL, fp8, gib
+from kvwatch.logs.log_patterns import LogFacts, one
 
 _SMALL = 0.1
 """A cache that is less than this share of the budget."""
@@ -11,7 +11,7 @@ _TIGHT = 1.5
 """Below this concurrency at the full length not even two such requests fit."""
 
 
-def ok(facts: Facts) -> str:
+def ok(facts: LogFacts) -> str:
     tokens, times = one(facts, "kv_tokens"), one(facts, "max_concurrency")
     said = "Nothing in the log says that the start failed"
     if tokens and times:
@@ -19,7 +19,7 @@ def ok(facts: Facts) -> str:
     return said + "."
 
 
-def tightness(facts: Facts) -> str:
+def tightness(facts: LogFacts) -> str:
     """Why a cache that was made is small for its server; empty if it is not."""
     times, waste = one(facts, "max_concurrency"), one(facts, "padding_waste_percent")
     pool = one(facts, "available_kv_gib", "kv_cache_memory_bytes_gib")
@@ -35,11 +35,11 @@ def tightness(facts: Facts) -> str:
     return ""
 
 
-def tight(facts: Facts) -> str:
+def tight(facts: LogFacts) -> str:
     return f"The cache was made, but it is tight: {tightness(facts)}."
 
 
-def for_tight(facts: Facts) -> list[str]:
+def for_tight(facts: LogFacts) -> list[str]:
     found = []
     graphs, pool = one(facts, "graphs_gib", "estimated_graphs_gib"), one(facts, "available_kv_gib")
     if graphs and pool and graphs >= pool / 2:
@@ -56,13 +56,13 @@ def for_tight(facts: Facts) -> list[str]:
     return [*found, fp8(facts), FEWER_WEIGHTS] if fp8(facts) else [*found, FEWER_WEIGHTS]
 
 
-def unknown(facts: Facts) -> str:
+def unknown(facts: LogFacts) -> str:
     if error := facts.get("other_error"):
         return f"The start failed with an error that is none of the causes round the KV cache: {error}"
     return "The log says that the engine failed, but not why: the cause stands above the lines that are here."
 
 
-def for_unknown(facts: Facts) -> list[str]:
+def for_unknown(facts: LogFacts) -> list[str]:
     if facts.get("other_error"):
         return ["go by that error: it is the first that the log shows, what follows are its effects"]
     return [
@@ -71,5 +71,5 @@ def for_unknown(facts: Facts) -> list[str]:
     ]
 
 
-def no_log(_facts: Facts) -> str:
+def no_log(_facts: LogFacts) -> str:
     return "Nothing in it was written by vLLM."

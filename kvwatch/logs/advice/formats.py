@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from kvwatch.logs.facts import Facts, known, one
+from kvwatch.logs.log_patterns import LogFacts, known, one
 
 
-def state_blocks(facts: Facts) -> str:
+def state_blocks(facts: LogFacts) -> str:
     both = known(facts, "max_num_seqs", "state_blocks")
     sizes = f": --max-num-seqs is {both[0]:.0f}, and there are {both[1]:.0f}" if both else ""
     return f"This model keeps a state per sequence, and the cache has too few blocks for them{sizes}."
 
 
-def for_state_blocks(facts: Facts) -> list[str]:
+def for_state_blocks(facts: LogFacts) -> list[str]:
     blocks = one(facts, "state_blocks")
     return [
         f"set --max-num-seqs to {blocks:.0f} or less" if blocks else "set a smaller --max-num-seqs",
@@ -22,14 +22,14 @@ def for_state_blocks(facts: Facts) -> list[str]:
     ]
 
 
-def page_mismatch(_facts: Facts) -> str:
+def page_mismatch(_facts: LogFacts) -> str:
     return (
         "The layers of this model need pages of different sizes, and with this format of the KV cache none is a"
         " multiple of the others. It is no matter of how much memory there is."
     )
 
 
-def for_page_mismatch(facts: Facts) -> list[str]:
+def for_page_mismatch(facts: LogFacts) -> list[str]:
     dtype = facts.get("kv_cache_dtype")
     instead = f" instead of {dtype}" if dtype else ""
     return [
@@ -41,14 +41,14 @@ def for_page_mismatch(facts: Facts) -> list[str]:
     ]
 
 
-def block_size(facts: Facts) -> str:
+def block_size(facts: LogFacts) -> str:
     size, step = one(facts, "block_size"), one(facts, "block_size_multiple")
     said = f"--block-size {size:.0f}" if size else "This --block-size"
     takes = f": the attention backend takes multiples of {step:.0f}" if step else " by the attention backend"
     return f"{said} is not supported{takes}. It is no matter of memory."
 
 
-def for_block_size(facts: Facts) -> list[str]:
+def for_block_size(facts: LogFacts) -> list[str]:
     step = one(facts, "block_size_multiple")
     return [
         "leave --block-size out: vLLM then takes one that fits",
@@ -56,13 +56,13 @@ def for_block_size(facts: Facts) -> list[str]:
     ]
 
 
-def kv_dtype(facts: Facts) -> str:
+def kv_dtype(facts: LogFacts) -> str:
     dtype = facts.get("kv_cache_dtype")
     said = f"--kv-cache-dtype {dtype}" if isinstance(dtype, str) else "This format of the KV cache"
     return f"{said} is not supported by this GPU or attention backend. It is no matter of memory."
 
 
-def for_kv_dtype(_facts: Facts) -> list[str]:
+def for_kv_dtype(_facts: LogFacts) -> list[str]:
     return [
         "use --kv-cache-dtype auto",
         (

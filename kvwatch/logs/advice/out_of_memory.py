@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from kvwatch.logs.advice.words import BATCH, FEWER_WEIGHTS, gib, lower_util
-from kvwatch.logs.facts import Facts, known, one
+from kvwatch.logs.advice.wording import BATCH, FEWER_WEIGHTS, gib, lower_util
+from kvwatch.logs.log_patterns import LogFacts, known, one
 
 
-def _tried(facts: Facts) -> str:
+def _tried(facts: LogFacts) -> str:
     both = known(facts, "tried_mib", "free_mib")
     return f" ({both[0]:g} MiB wanted, {both[1]:g} MiB free)" if both else ""
 
 
-def oom_loading(facts: Facts) -> str:
+def oom_loading(facts: LogFacts) -> str:
     return f"GPU memory ran out while the weights were loaded, before there is any KV cache{_tried(facts)}."
 
 
-def for_oom_loading(_facts: Facts) -> list[str]:
+def for_oom_loading(_facts: LogFacts) -> list[str]:
     return [
         "see that nothing else holds memory of this GPU (nvidia-smi)",
         FEWER_WEIGHTS,
@@ -24,14 +24,14 @@ def for_oom_loading(_facts: Facts) -> list[str]:
     ]
 
 
-def oom_profiling(facts: Facts) -> str:
+def oom_profiling(facts: LogFacts) -> str:
     return (
         "GPU memory ran out in the trial batch that vLLM runs to measure activations, before there is any KV"
         f" cache{_tried(facts)}."
     )
 
 
-def for_oom_profiling(_facts: Facts) -> list[str]:
+def for_oom_profiling(_facts: LogFacts) -> list[str]:
     return [
         f"make the trial batch smaller: lower {BATCH} (for example 2048), then --max-num-seqs",
         "for models with images or video: fewer of them per request (--limit-mm-per-prompt)",
@@ -40,23 +40,23 @@ def for_oom_profiling(_facts: Facts) -> list[str]:
     ]
 
 
-def oom_sampler(facts: Facts) -> str:
+def oom_sampler(facts: LogFacts) -> str:
     asked = one(facts, "dummy_requests")
     batch = f" with {asked:.0f} requests at once" if asked else ""
     return f"The cache was made, and the trial of the sampler{batch} found no memory left{_tried(facts)}."
 
 
-def for_oom_sampler(facts: Facts) -> list[str]:
+def for_oom_sampler(facts: LogFacts) -> list[str]:
     asked = one(facts, "dummy_requests", "max_num_seqs")
     fewer = f"or set --max-num-seqs to {max(asked // 2, 1):.0f}" if asked else "or lower --max-num-seqs"
     return [lower_util(facts), f"{fewer}: the sampler needs memory for each of them"]
 
 
-def oom_graphs(facts: Facts) -> str:
+def oom_graphs(facts: LogFacts) -> str:
     return f"The cache was made, and capturing CUDA graphs found no memory left{_tried(facts)}."
 
 
-def for_oom_graphs(facts: Facts) -> list[str]:
+def for_oom_graphs(facts: LogFacts) -> list[str]:
     return [
         lower_util(facts),
         "or capture fewer graphs: --max-cudagraph-capture-size, or a smaller --max-num-seqs",
@@ -64,11 +64,11 @@ def for_oom_graphs(facts: Facts) -> list[str]:
     ]
 
 
-def oom_kernels(facts: Facts) -> str:
+def oom_kernels(facts: LogFacts) -> str:
     return f"The cache was made, and warming up kernels found no memory left{_tried(facts)}."
 
 
-def for_oom_kernels(facts: Facts) -> list[str]:
+def for_oom_kernels(facts: LogFacts) -> list[str]:
     return [
         lower_util(facts),
         f"or lower {BATCH}: it is the size of the warm-up",
@@ -76,11 +76,11 @@ def for_oom_kernels(facts: Facts) -> list[str]:
     ]
 
 
-def oom_running(facts: Facts) -> str:
+def oom_running(facts: LogFacts) -> str:
     return f"The server ran, and a step found no memory left for its activations{_tried(facts)}."
 
 
-def for_oom_running(facts: Facts) -> list[str]:
+def for_oom_running(facts: LogFacts) -> list[str]:
     found = [lower_util(facts), f"or make steps smaller: lower {BATCH}"]
     idle, tried = one(facts, "reserved_unallocated_gib"), one(facts, "tried_mib")
     if idle and idle >= (tried or 0.0) / 1024:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from math import ceil
 
-from kvwatch.logs.advice.words import BATCH, FEWER_WEIGHTS, UTIL, fp8, gib
-from kvwatch.logs.facts import Facts, known, one
+from kvwatch.logs.advice.wording import BATCH, FEWER_WEIGHTS, UTIL, fp8, gib
+from kvwatch.logs.log_patterns import LogFacts, known, one
 
 _TIMES = 1.3
 """What is missing beyond this factor no change of the utilisation brings."""
 
 
-def pinned_by(facts: Facts) -> str:
+def pinned_by(facts: LogFacts) -> str:
     """The option that fixes the size of the pool, if one does: the utilisation then changes nothing."""
     if facts.get("num_gpu_blocks_override"):
         return "--num-gpu-blocks-override"
@@ -20,7 +20,7 @@ def pinned_by(facts: Facts) -> str:
     return ""
 
 
-def pool_too_small(facts: Facts) -> str:
+def pool_too_small(facts: LogFacts) -> str:
     asked = one(facts, "max_model_len")
     fits = one(facts, "estimated_max_len", "kv_tokens")
     said = "One request of the longest allowed length does not fit into the KV cache"
@@ -36,7 +36,7 @@ def pool_too_small(facts: Facts) -> str:
     return said + "."
 
 
-def for_pool_too_small(facts: Facts) -> list[str]:
+def for_pool_too_small(facts: LogFacts) -> list[str]:
     fits = one(facts, "estimated_max_len", "kv_tokens")
     shorter = (
         f"set --max-model-len to {fits:.0f} or less: to the longest request that is really served"
@@ -55,7 +55,7 @@ def for_pool_too_small(facts: Facts) -> list[str]:
     return [text for text in found if text]
 
 
-def _by_rank(facts: Facts, *, sure: bool) -> str:
+def _by_rank(facts: LogFacts, *, sure: bool) -> str:
     """With pipeline parallelism; `sure`: the log says that there is some. A log without options does not say."""
     if not sure and ("model" in facts or one(facts, "needed_gib") is None):
         return ""
@@ -69,7 +69,7 @@ def _by_rank(facts: Facts, *, sure: bool) -> str:
     )
 
 
-def _unpin(facts: Facts, pin: str) -> str:
+def _unpin(facts: LogFacts, pin: str) -> str:
     if pin == "--num-gpu-blocks-override":
         need = known(facts, "max_model_len", "block_size")
         enough = f", or set it to {ceil(need[0] / need[1]) + 1} or more" if need and need[1] else ""
@@ -86,7 +86,7 @@ def _unpin(facts: Facts, pin: str) -> str:
     )
 
 
-def _smaller_batch(facts: Facts) -> str:
+def _smaller_batch(facts: LogFacts) -> str:
     """Profiling runs a batch of the largest size; where that follows the length, a longer one leaves less cache.
 
     In v1, whose message tells GiB, prefill is chunked unless somebody turned that off, and the batch has a size of
@@ -107,14 +107,14 @@ def _smaller_batch(facts: Facts) -> str:
     )
 
 
-def _activation(facts: Facts) -> float | None:
+def _activation(facts: LogFacts) -> float | None:
     if direct := one(facts, "activation_gib"):
         return direct
     both = known(facts, "peak_torch_gib", "loaded_gib")
     return both[0] - both[1] if both else None
 
 
-def _batch_suffices(facts: Facts) -> bool:
+def _batch_suffices(facts: LogFacts) -> bool:
     """Whether the activation peak is larger than what is missing, or another start of the same log had enough, as far
     as that can be told."""
     peak, there = _activation(facts), one(facts, "available_gib", "available_kv_gib")
@@ -128,7 +128,7 @@ def _batch_suffices(facts: Facts) -> bool:
     return None not in (peak, there, needed) and (peak or 0.0) > (needed or 0.0) - (there or 0.0)
 
 
-def _more_memory(facts: Facts) -> str:
+def _more_memory(facts: LogFacts) -> str:
     sizes = known(facts, "needed_gib", "available_gib") or known(facts, "max_model_len", "kv_tokens")
     if sizes is None or sizes[1] <= 0:
         return ""

@@ -6,15 +6,15 @@ Grafana's schema and nothing of kvwatch; the tables know kvwatch and nothing of 
 
 from __future__ import annotations
 
-from kvwatch.mixin.dashboards import experiment, fleet, server
+from kvwatch.mixin.dashboards import experiment_dashboard, fleet_dashboard, server_dashboard
+from kvwatch.mixin.dashboards.elements import Dashboard
 from kvwatch.mixin.dashboards.grafana import document
-from kvwatch.mixin.dashboards.model import Dashboard
-from kvwatch.mixin.options import Options
+from kvwatch.mixin.render_options import Options
 
 
 def every(options: Options) -> tuple[Dashboard, ...]:
     """All dashboards, in the order in which they link to each other."""
-    return tuple(one.dashboard(options) for one in (server, fleet, experiment))
+    return tuple(one.dashboard(options) for one in (server_dashboard, fleet_dashboard, experiment_dashboard))
 
 
 def rendered(options: Options) -> dict[str, str]:

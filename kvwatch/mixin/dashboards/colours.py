@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.regimes import Regime
-from kvwatch.core.symptoms import Severity
+from kvwatch.core.history.regimes import Regime
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.symptoms import Severity
 
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"

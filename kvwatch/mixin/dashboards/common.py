@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.symptoms import limits_of
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.symptoms import limits_of
 from kvwatch.mixin.dashboards.colours import ACT, GREY, LOOK, SEVERITY
-from kvwatch.mixin.dashboards.model import Annotation, Column, Step, Variable
-from kvwatch.mixin.dashboards.queries import CAUSE, EFFECT, Scope
-from kvwatch.mixin.options import Options
+from kvwatch.mixin.dashboards.elements import Annotation, Column, ThresholdStep, Variable
+from kvwatch.mixin.dashboards.queries import CAUSE, EFFECT, QueryScope
 from kvwatch.mixin.promql import select
+from kvwatch.mixin.render_options import Options
 
 SERVER_UID, FLEET_UID, EXPERIMENT_UID = "kvwatch-server", "kvwatch-fleet", "kvwatch-experiment"
 LIMITS = limits_of({})
@@ -23,9 +23,9 @@ TO_SERVER = (
 _MARKED = "2m"
 
 
-def step(threshold: str, colour: str = ACT) -> Step:
+def step(threshold: str, colour: str = ACT) -> ThresholdStep:
     """At the default of a threshold of the symptom table."""
-    return Step(LIMITS[threshold], colour)
+    return ThresholdStep(LIMITS[threshold], colour)
 
 
 def about(threshold: str) -> str:
@@ -83,7 +83,7 @@ def job(options: Options) -> Variable:
     )
 
 
-def marks(scope: Scope) -> tuple[Annotation, ...]:
+def marks(scope: QueryScope) -> tuple[Annotation, ...]:
     """Restarts of vLLM, and where a symptom begins to fire."""
     fires = scope.loose("symptom_transitions_total", f'to="{Stage.FIRING}"')
     return (

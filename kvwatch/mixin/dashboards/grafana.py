@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kvwatch.mixin.dashboards import panels
-from kvwatch.mixin.dashboards.model import WIDTH, Annotation, Dashboard, Panel, Row, Variable
+from kvwatch.mixin.dashboards.elements import WIDTH, Annotation, Dashboard, Panel, PanelRow, Variable
 
 SCHEMA_VERSION, OLDEST = 39, "10.4.0"
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -138,7 +138,7 @@ def _annotation(one: Annotation) -> dict[str, Any]:
     }
 
 
-def _grid(rows: Iterable[Row]) -> Iterable[dict[str, Any]]:
+def _grid(rows: Iterable[PanelRow]) -> Iterable[dict[str, Any]]:
     """Rows and panels with their places, numbered."""
     top, number = 0, 0
     for row in rows:

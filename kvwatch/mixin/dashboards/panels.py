@@ -6,14 +6,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kvwatch.mixin.dashboards.colours import GREY, SERIES
-from kvwatch.mixin.dashboards.model import NO_TRAFFIC, Kind, Panel, Query
-from kvwatch.mixin.dashboards.tables import REFS, columns, mapped, override, thresholds, transformations
+from kvwatch.mixin.dashboards.elements import NO_TRAFFIC, Panel, PanelKind, Query
+from kvwatch.mixin.dashboards.table_columns import (
+    REFS,
+    columns,
+    mapped,
+    override,
+    thresholds,
+    transformations,
+)
 
 #: Grafana's name of the panel.
-TYPES: Mapping[Kind, str] = {kind: kind.value.removesuffix("-stacked") for kind in Kind}
-_NOW = {Kind.STAT, Kind.BARS, Kind.TABLE}
-_GRAPH = {Kind.LINES, Kind.STACK}
-_FORMATS = {Kind.TABLE: "table", Kind.HEATMAP: "heatmap"}
+TYPES: Mapping[PanelKind, str] = {kind: kind.value.removesuffix("-stacked") for kind in PanelKind}
+_NOW = {PanelKind.STAT, PanelKind.BARS, PanelKind.TABLE}
+_GRAPH = {PanelKind.LINES, PanelKind.STACK}
+_FORMATS = {PanelKind.TABLE: "table", PanelKind.HEATMAP: "heatmap"}
 
 
 def written(
@@ -34,7 +41,7 @@ def written(
         ],
         "fieldConfig": {
             "defaults": _defaults(panel),
-            "overrides": [*(columns if panel.kind is Kind.TABLE else _overrides)(panel)],
+            "overrides": [*(columns if panel.kind is PanelKind.TABLE else _overrides)(panel)],
         },
         "options": _OPTIONS[TYPES[panel.kind]](panel),
         "transformations": transformations(panel),
@@ -46,14 +53,14 @@ def written(
     return found
 
 
-def _target(kind: Kind, ref: str, query: Query, datasource: Mapping[str, str]) -> dict[str, Any]:
+def _target(kind: PanelKind, ref: str, query: Query, datasource: Mapping[str, str]) -> dict[str, Any]:
     now = kind in _NOW
     return {
         "refId": ref,
         "datasource": datasource,
         "editorMode": "code",
         "expr": query.expr,
-        "legendFormat": query.legend if kind is not Kind.TABLE else "",
+        "legendFormat": query.legend if kind is not PanelKind.TABLE else "",
         "format": _FORMATS.get(kind, "time_series"),
         "instant": now,
         "range": not now,
@@ -72,10 +79,10 @@ def _defaults(panel: Panel) -> dict[str, Any]:
         "color": {"mode": "thresholds" if panel.kind in _NOW else "palette-classic"},
         "custom": _custom(panel),
     }
-    if panel.kind is Kind.TIMELINE:
+    if panel.kind is PanelKind.TIMELINE:
         found["color"] = {"mode": "thresholds"}
     ends = {"min": 0, "max": panel.high, "decimals": panel.decimals}
-    if panel.kind is not Kind.TABLE:
+    if panel.kind is not PanelKind.TABLE:
         found |= {name: value for name, value in ends.items() if value is not None}
     return found
 
@@ -88,8 +95,8 @@ def _mappings(panel: Panel) -> list[dict[str, Any]]:
 
 def _custom(panel: Panel) -> dict[str, Any]:
     match panel.kind:
-        case Kind.LINES | Kind.STACK:
-            stacked = panel.kind is Kind.STACK
+        case PanelKind.LINES | PanelKind.STACK:
+            stacked = panel.kind is PanelKind.STACK
             return {
                 "drawStyle": "line",
                 "lineInterpolation": "linear",
@@ -101,9 +108,9 @@ def _custom(panel: Panel) -> dict[str, Any]:
                 "thresholdsStyle": {"mode": "dashed" if panel.steps else "off"},
                 "axisSoftMin": 0,
             }
-        case Kind.TIMELINE:
+        case PanelKind.TIMELINE:
             return {"lineWidth": 0, "fillOpacity": 85}
-        case Kind.TABLE:
+        case PanelKind.TABLE:
             return {"align": "auto", "cellOptions": {"type": "auto"}, "filterable": False, "inspect": False}
         case _:
             return {}
@@ -152,7 +159,7 @@ def _bars(_: Panel) -> dict[str, Any]:
 def _lines(panel: Panel) -> dict[str, Any]:
     return {
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
-        "tooltip": {"mode": "multi", "sort": "desc" if panel.kind is Kind.LINES else "none"},
+        "tooltip": {"mode": "multi", "sort": "desc" if panel.kind is PanelKind.LINES else "none"},
     }
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvwatch.core.catalogue import PREFIX
-from kvwatch.core.regimes import Regime
+from kvwatch.core.export.catalogue import PREFIX
+from kvwatch.core.history.regimes import Regime
 from kvwatch.mixin.promql import family, select
 
 RATE, RANGE = "$__rate_interval", "$__range"
@@ -21,7 +21,7 @@ _WATCHED = f'regime!~"{Regime.DOWN}|{Regime.UNKNOWN}"'
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class QueryScope:
     """Selects what the variables choose. `suffix` is that of the variables' names, `also` matchers besides."""
 
     also: str = ""
@@ -72,17 +72,17 @@ def ratio(above: str, below: str, by: str = "") -> str:
     return f"{total(above, by)}\n/\n{total(below, by)}"
 
 
-def quantile(q: float, scope: Scope, name: str, *, by: str = MODEL, window: str = RATE) -> str:
+def quantile(q: float, scope: QueryScope, name: str, *, by: str = MODEL, window: str = RATE) -> str:
     """Of a histogram, merged only over what has the same buckets: the engines of one server."""
     labels = f"{by}, le" if by else "le"
     return f"histogram_quantile({q:g}, sum by ({labels}) ({scope.rate(f'{name}_bucket', window=window)}))"
 
 
-def mean(scope: Scope, name: str, *, window: str = RATE) -> str:
+def mean(scope: QueryScope, name: str, *, window: str = RATE) -> str:
     return ratio(scope.rate(f"{name}_sum", window=window), scope.rate(f"{name}_count", window=window))
 
 
-def regime_share(scope: Scope, *, model: bool = False) -> str:
+def regime_share(scope: QueryScope, *, model: bool = False) -> str:
     """The share of the watched time in each regime, over all engines that are chosen.
 
     Of one `model`, what was of no engine (a server that never answered) is left out: nobody knows what it serves.
@@ -92,7 +92,7 @@ def regime_share(scope: Scope, *, model: bool = False) -> str:
     return f"{total(spent, 'regime')}\n/ on () group_left ()\n{total(spent)}"
 
 
-def usage_share(scope: Scope) -> str:
+def usage_share(scope: QueryScope) -> str:
     """The share of the time in which vLLM answered that usage was at or above each mark."""
     above = scope.rate("kv_cache_usage_above_seconds_total")
     watched = scope.rate("regime_seconds_total", _WATCHED)
@@ -104,7 +104,7 @@ _KEY = f"{ENGINE}, symptom"
 CAUSE, EFFECT = "1", "2"
 
 
-def firing(scope: Scope) -> str:
+def firing(scope: QueryScope) -> str:
     """Symptoms that fire, as alerts have it: seconds since they do, severity, title, whether another explains them.
 
     What fires is few of many, so it is chosen first and each family is asked for once. `count_values` makes a label
@@ -122,7 +122,7 @@ def firing(scope: Scope) -> str:
     return f'label_replace({named}, "page", "{page}", "symptom", "{words}")'
 
 
-def evidence(scope: Scope) -> str:
+def evidence(scope: QueryScope) -> str:
     """The numbers by which causes were judged, by name; those of what another accounts for are left out."""
     judged = f"max by ({_KEY}, evidence, text) ({scope.loose('symptom_evidence')})"
     return f"{judged}\nunless on ({_KEY}) ({scope.loose('symptom_explained')} == 1)"

@@ -6,8 +6,8 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from kvwatch.core.alerting import alert_name
-from kvwatch.core.symptoms import SYMPTOMS
+from kvwatch.core.export.alert_names import alert_name
+from kvwatch.core.judgement.symptoms import SYMPTOMS
 from kvwatch.sidecar.page.style import variables
 
 POLICY = (

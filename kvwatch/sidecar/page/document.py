@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Iterator
 
 from kvwatch import __version__
-from kvwatch.core.findings import findings
-from kvwatch.core.snapshot import EngineKey
-from kvwatch.core.state import State
+from kvwatch.core.export.findings import findings
+from kvwatch.core.judgement.state import State
+from kvwatch.core.model.snapshot import EngineKey
 from kvwatch.sidecar.clock import Clock
-from kvwatch.sidecar.page.cost import cost
-from kvwatch.sidecar.page.engine import details
-from kvwatch.sidecar.page.happened import happened
-from kvwatch.sidecar.page.target import target
-from kvwatch.sidecar.page.words import e, place
-from kvwatch.sidecar.page.wrong import wrong
+from kvwatch.sidecar.page.cost_section import cost
+from kvwatch.sidecar.page.engine_section import details
+from kvwatch.sidecar.page.events_section import happened
+from kvwatch.sidecar.page.findings_section import wrong
+from kvwatch.sidecar.page.markup import e, place
+from kvwatch.sidecar.page.target_section import target
 from kvwatch.sidecar.store import Store
 
 REFRESH_S = 5

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvwatch.core.regimes import Regime
+from kvwatch.core.history.regimes import Regime
 
 LIGHT: Mapping[str, str] = {
     "ink": "#1b1f24",

@@ -1,9 +1,9 @@
 """Stories of engines that do not do what their gauges say."""
 
-from kvwatch.core.lifecycle import Stage
-from tests.core.pages import Server
-from tests.core.watch import Watch
+from kvwatch.core.judgement.lifecycle import Stage
 from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, hungry, recorded, told, working
+from tests.support.pages import Server
+from tests.support.watch import Watch
 
 recorded(HITS, "engine_stalled", "0.9.2--x-engine-died-metrics-frozen", ends=Stage.FIRING)
 

@@ -1,11 +1,11 @@
 """Stories of the hardware under a server."""
 
-from kvwatch.core.gpu import Gpu, GpuReading
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.pipeline import next_pace
-from tests.core.pages import Server
-from tests.core.watch import Watch
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.pipeline import next_pace
+from kvwatch.core.model.gpu import Gpu, GpuReading
 from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, told
+from tests.support.pages import Server
+from tests.support.watch import Watch
 
 
 def over(gpu: Gpu | None, *, seconds: int = 400, usage: float = 0.1, running: int = 2) -> Watch:

@@ -1,10 +1,10 @@
 """Stories of first tokens that come late."""
 
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.pipeline import next_pace
-from tests.core.pages import Server
-from tests.core.watch import Watch
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.pipeline import next_pace
 from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, hungry, recorded, told
+from tests.support.pages import Server
+from tests.support.watch import Watch
 
 
 def late(

@@ -1,9 +1,7 @@
 """Stories of requests that are too long for the cache, and of limits that are too long for the requests."""
 
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.outcome import Facts
-from tests.core.pages import MODEL, Server
-from tests.core.watch import Watch, replayed
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.model.outcome import ServerInfo
 from tests.replay.stories.telling import (
     HITS,
     MISSING,
@@ -13,6 +11,8 @@ from tests.replay.stories.telling import (
     told,
     working,
 )
+from tests.support.pages import MODEL, Server
+from tests.support.watch import Watch, replayed
 
 # -- a few hold the cache -----------------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ def whether_it_generates_is_not_exposed() -> Watch:
 def at_the_head(length: int | None, server: Server | None = None) -> Watch:
     """Ten requests finish, then one waits that is not scheduled. The cache holds 16,000 tokens."""
     watch, server = Watch(), server or Server()
-    facts = None if length is None else Facts(max_model_len={MODEL: length})
+    facts = None if length is None else ServerInfo(max_model_len={MODEL: length})
     for _ in range(10):
         server.finish(1)
         watch.see(server, facts=facts)
@@ -136,7 +136,7 @@ def what_a_hybrid_model_holds_is_not_said() -> Watch:
 def limited(length: int | None, requests: int = 200, prompt: float = 900, output: float = 90) -> Watch:
     """A server that takes requests up to a length and serves others, four every second."""
     watch, server = Watch(), Server(usage=0.3, running=2)
-    facts = None if length is None else Facts(max_model_len={MODEL: length})
+    facts = None if length is None else ServerInfo(max_model_len={MODEL: length})
     for i in range(200):
         server.finish(4 if i < requests // 4 else 0, prompt=prompt, output=output)
         watch.see(server, facts=facts)
@@ -174,7 +174,9 @@ recorded(HITS, "long_request_hogs_cache", "0.32.0--long-request-hogs-cache")
 @told(HITS, "request_never_fits", Stage.FIRING)
 def recorded_with_what_v1_models_says() -> Watch:
     """A prompt of 2,040 tokens in 64 blocks of 32, of which one is vLLM's own; until its client gives up."""
-    return replayed("0.13.0--request-never-fits", facts=Facts(max_model_len={"tiny-llama": 2048}), until=110)
+    return replayed(
+        "0.13.0--request-never-fits", facts=ServerInfo(max_model_len={"tiny-llama": 2048}), until=110
+    )
 
 
 # The cache would hold this one: it is longer than what may be scheduled in one step.

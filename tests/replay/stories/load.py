@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.outcome import Scrape
-from kvwatch.core.pipeline import next_pace
-from kvwatch.core.policy import Policy
-from kvwatch.core.vllm import NATIVE_SPELLINGS, RELAY_SPELLINGS, Vocabulary
-from tests.core.pages import Server
-from tests.core.watch import WALL, Watch
+from kvwatch.core.dialect.vllm import NATIVE_SPELLINGS, RELAY_SPELLINGS, Vocabulary
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.pipeline import next_pace
+from kvwatch.core.judgement.policy import Policy
+from kvwatch.core.model.outcome import Scrape
 from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, hungry, recorded, told
+from tests.support.pages import Server
+from tests.support.watch import WALL, Watch
 
 # -- two engines --------------------------------------------------------------------------------------------------
 

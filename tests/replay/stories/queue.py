@@ -1,10 +1,10 @@
 """Stories of requests that wait for anything but the cache."""
 
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.policy import Policy
-from tests.core.pages import Server
-from tests.core.watch import Watch
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.policy import Policy
 from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, hungry, recorded, told, working
+from tests.support.pages import Server
+from tests.support.watch import Watch
 
 recorded(HITS, "sequence_limited", "0.32.0--d-queue-no-cache-pressure")
 

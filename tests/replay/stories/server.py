@@ -1,10 +1,10 @@
 """Stories of the server as a whole."""
 
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.outcome import Failure
-from tests.core.pages import Server
-from tests.core.watch import Watch
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.model.outcome import Failure
 from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, recorded, told
+from tests.support.pages import Server
+from tests.support.watch import Watch
 
 
 @told(HITS, "target_down", Stage.FIRING)

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from kvwatch.core.lifecycle import Stage
-from kvwatch.core.pipeline import next_pace
-from kvwatch.core.policy import Policy
-from tests.core.pages import Server
-from tests.core.watch import Watch, replayed
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.pipeline import next_pace
+from kvwatch.core.judgement.policy import Policy
+from tests.support.pages import Server
+from tests.support.watch import Watch, replayed
 
 Story = Callable[[], Watch]
 

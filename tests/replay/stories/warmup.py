@@ -1,10 +1,10 @@
 """Stories of servers that have just started."""
 
-from kvwatch.core.lifecycle import Stage
-from tests.core.pages import Server
-from tests.core.watch import WALL, Watch
+from kvwatch.core.judgement.lifecycle import Stage
 from tests.replay.stories.latency import late, served_well_before
 from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, recorded, told
+from tests.support.pages import Server
+from tests.support.watch import WALL, Watch
 
 
 def started(first: float, then: float, *, age: float = 60, requests: int = 3) -> Watch:

@@ -1,0 +1,1 @@
+"""The names under which vLLM exposes each signal. The only place that spells their prefix."""

@@ -1,0 +1,1 @@
+"""What leaves the judgement: metrics, findings, evidence, JSON, alerts."""

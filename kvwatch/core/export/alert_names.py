@@ -1,0 +1,26 @@
+"""What a symptom is called as an alert, and the labels it has: the same through Prometheus' rules and directly."""
+
+from __future__ import annotations
+
+from kvwatch.core.judgement.symptoms import BY_ID
+from kvwatch.core.model.snapshot import EngineKey
+
+PREFIX = "KVWatch"
+
+
+def alert_name(symptom: str) -> str:
+    """The alert of a symptom: ``kv_thrashing`` is ``KVWatchKvThrashing``."""
+    return PREFIX + "".join(word.capitalize() for word in symptom.split("_"))
+
+
+def alert_labels(key: EngineKey, symptom: str) -> dict[str, str]:
+    """The labels of an alert. Those of a symptom of the whole target have no model and no engine."""
+    found = {
+        "alertname": alert_name(symptom),
+        "severity": BY_ID[symptom].severity.value,
+        "symptom": symptom,
+        "target": key.target,
+        "model_name": key.model_name,
+        "engine": key.engine,
+    }
+    return {name: value for name, value in found.items() if value}

@@ -1,0 +1,1 @@
+"""From the bytes of a /metrics page to one `Snapshot` per engine."""

@@ -1,0 +1,1 @@
+"""What an engine did over time: windows, integrals and regimes."""

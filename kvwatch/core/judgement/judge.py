@@ -1,0 +1,163 @@
+"""Judges every symptom of a state, and finds what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from kvwatch.core.judgement.lifecycle import Lifecycle, Stage, step, with_published
+from kvwatch.core.judgement.state import EngineState, State, Transition
+from kvwatch.core.judgement.symptoms import (
+    SYMPTOMS,
+    EngineView,
+    Judgement,
+    Scope,
+    Symptom,
+    TargetView,
+    Verdict,
+)
+from kvwatch.core.model.snapshot import EngineKey
+
+
+def judge_symptoms(state: State, now: float) -> State:
+    """The state with every symptom judged at `now`."""
+    rows = [row for row in SYMPTOMS if row.id not in state.policy.disabled]
+    per_engine = [row for row in rows if row.scope is Scope.ENGINE]
+    age_s = _age(state, now)
+    views = {key: _view(state, engine, now, age_s) for key, engine in state.engines.items()}
+    engines = {
+        key: replace(engine, symptoms=_engine_symptoms(state, engine, views[key], per_engine, now))
+        for key, engine in state.engines.items()
+    }
+    whole = TargetView(
+        engines={
+            key: views[key] for key, e in state.engines.items() if e.seen_at == state.good_at or not state.up
+        },
+        ever_up=state.good_at is not None,
+        configured=state.configured,
+        failure=state.failure,
+        detail=state.last_error.detail if state.last_error else "",
+        failing_share=state.failing_share,
+        last_failure=state.last_error.kind if state.last_error else None,
+        failing_for=now - state.failing_since if state.failing_since is not None else 0.0,
+        unknown_families=state.unknown_families,
+        rejections=state.server.parts("admission_rejections_total") if state.server else None,
+        gpu=state.gpu,
+        restart=state.restart,
+        log=state.log,
+        now=now,
+        limits=state.limits,
+    )
+    symptoms = {
+        row.id: _stepped(state, row, state.symptoms.get(row.id), row.judge(whole), now)
+        for row in rows
+        if row.scope is Scope.TARGET
+    }
+    return replace(state, engines=engines, symptoms=symptoms)
+
+
+def _view(state: State, engine: EngineState, now: float, age_s: float | None) -> EngineView:
+    return EngineView(
+        snapshot=engine.snapshot,
+        derived=engine.derived,
+        regime=engine.regime,
+        windows=engine.windows,
+        integrals=engine.integrals,
+        now=now,
+        limits=state.limits,
+        scraped=bool(state.up),
+        max_model_len=max_model_len(state, engine),
+        ceiling=state.policy.max_num_seqs,
+        age_s=age_s,
+        abandoned=engine.abandoned,
+        lifetime=engine.raw_ladders,
+        firing=frozenset(name for name, life in engine.symptoms.items() if life.stage is Stage.FIRING),
+    )
+
+
+def max_model_len(state: State, engine: EngineState) -> float | None:
+    """Longest request that the server takes, tokens: as it says itself, else as its capacity tells."""
+    said = (state.facts.max_model_len if state.facts else None) or {}
+    length = said.get(engine.key.model_name)
+    if length is None and len(set(said.values())) == 1:
+        length = next(iter(said.values()))  # under other names of the same model
+    return engine.snapshot.config.max_model_len if length is None else float(length)
+
+
+def _age(state: State, now: float) -> float | None:
+    """Seconds since the server started; None if nothing tells."""
+    started = state.server.number("engine_start_time_seconds") if state.server else None
+    if started is not None and state.wall is not None:
+        return max(state.wall - started, 0.0)
+    return None if state.restart is None else now - state.restart.at
+
+
+def _engine_symptoms(
+    state: State, engine: EngineState, view: EngineView, rows: Iterable[Symptom], now: float
+) -> dict[str, Lifecycle]:
+    untouched = Judgement(Verdict.CLEAR, {"detail": "no request was served yet"})
+    return {
+        row.id: _stepped(
+            state,
+            row,
+            engine.symptoms.get(row.id),
+            untouched if state.up and engine.snapshot.untouched else row.judge(view),
+            now,
+        )
+        for row in rows
+    }
+
+
+def _stepped(
+    state: State, row: Symptom, before: Lifecycle | None, judgement: Judgement, now: float
+) -> Lifecycle:
+    after = step(
+        before or Lifecycle(),
+        judgement,
+        now,
+        for_s=state.limits[f"{row.id}.for"],
+        keep_s=state.limits[f"{row.id}.keep"],
+        grace_s=state.policy.unknown_grace_s,
+    )
+    return with_published(after, now) if after.goes_on else after
+
+
+def count_transitions(before: State, after: State, now: float) -> tuple[State, tuple[Transition, ...]]:
+    """Finds what changed stage, counts it, and gives it as transitions."""
+    found: list[Transition] = []
+    engines = {}
+    wall = after.wall or 0.0
+    for key, engine in after.engines.items():
+        old = before.engines[key].symptoms if key in before.engines else {}
+        changes = _changes(key, old, engine.symptoms, now, wall)
+        engines[key] = replace(engine, transitions=_tally(engine.transitions, changes)) if changes else engine
+        found += changes
+    changes = _changes(EngineKey(after.target), before.symptoms, after.symptoms, now, wall)
+    found += changes
+    after = replace(after, engines=engines, transitions=_tally(after.transitions, changes))
+    return after, tuple(found)
+
+
+def _changes(
+    key: EngineKey, old: Mapping[str, Lifecycle], new: Mapping[str, Lifecycle], now: float, wall: float
+) -> list[Transition]:
+    changes = []
+    for symptom, lifecycle in new.items():
+        stage = old[symptom].stage if symptom in old else Stage.INACTIVE
+        if stage is not lifecycle.stage:
+            changes.append(
+                Transition(
+                    now, wall, key, symptom, stage, lifecycle.stage, lifecycle.evidence, lifecycle.reason
+                )
+            )
+    return changes
+
+
+def _tally(
+    counts: Mapping[tuple[str, Stage], int], changes: Iterable[Transition]
+) -> Mapping[tuple[str, Stage], int]:
+    after = dict(counts)
+    for change in changes:
+        where = (change.symptom, change.after)
+        after[where] = after.get(where, 0) + 1
+    return after

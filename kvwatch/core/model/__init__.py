@@ -1,0 +1,1 @@
+"""The nouns of the judgement: signals, snapshots, outcomes of scrapes, GPU readings."""

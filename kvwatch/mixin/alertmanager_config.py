@@ -1,0 +1,155 @@
+"""`alertmanager.yml` and its template: routes by severity, and who is silent while another speaks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvwatch.core.export.alert_names import PREFIX, alert_name
+from kvwatch.core.judgement.symptoms import BY_ID, SYMPTOMS, Scope, Severity, Symptom
+from kvwatch.mixin import alerts
+from kvwatch.mixin.render_options import Options
+from kvwatch.mixin.rules import dumped
+
+#: `instance` too: sidecars may each call their server by the same name. What is absent on both sides counts as equal.
+_SERVER = ["instance", "target"]
+_ENGINE = [*_SERVER, "model_name", "engine"]
+
+
+def config(options: Options, *, shown_only: bool = False) -> str:
+    """`alertmanager.yml`; what must be filled in is named in its receivers.
+
+    `shown_only`: the same routes and inhibitions, but nobody outside is told; alerts show on Alertmanager's own page.
+    """
+    receivers = _receivers()
+    return dumped(
+        {
+            "templates": ["templates/*.tmpl"],
+            "route": {
+                "receiver": "default",
+                "group_by": ["target"],
+                "group_wait": "30s",
+                "group_interval": "5m",
+                "repeat_interval": "4h",
+                "routes": [
+                    _route(Severity.CRITICAL, group_wait="10s", repeat_interval="1h"),
+                    _route(Severity.WARNING, repeat_interval="12h"),
+                    _route(Severity.INFO, group_wait="5m", repeat_interval="4d"),
+                ],
+            },
+            "inhibit_rules": _inhibitions(options),
+            "receivers": [{"name": one["name"]} for one in receivers] if shown_only else receivers,
+        }
+    )
+
+
+def _route(severity: Severity, **times: str) -> dict[str, Any]:
+    return {
+        "receiver": f"kvwatch-{severity.value}",
+        "matchers": [f'alertname=~"{PREFIX}.+"', f'severity="{severity.value}"'],
+        **times,
+    }
+
+
+def _inhibitions(options: Options) -> list[dict[str, Any]]:
+    speaking = {one.symptom.id for one in alerts.symptoms(options) if one.symptom}
+    rules = [
+        {
+            "source_matchers": [f'alertname=~"{PREFIX}.+"', 'severity="critical"', 'target=~".+"'],
+            "target_matchers": [f'alertname=~"{PREFIX}.+"', 'severity=~"warning|info"'],
+            "equal": _ENGINE,
+        }
+    ]
+    for cause in SYMPTOMS:
+        effects = [BY_ID[name] for name in cause.explains if name in speaking]
+        if cause.id not in speaking:
+            continue
+        for equal in (_SERVER, _ENGINE):
+            muted = [alert_name(effect.id) for effect in effects if _equal(cause, effect) == equal]
+            if muted:
+                rules.append(
+                    {
+                        "source_matchers": [f'alertname="{alert_name(cause.id)}"'],
+                        "target_matchers": [f'alertname=~"{"|".join(muted)}"'],
+                        "equal": equal,
+                    }
+                )
+    return [*rules, *_budgets(options, speaking)]
+
+
+def _budgets(options: Options, speaking: set[str]) -> list[dict[str, Any]]:
+    """An objective that is missed since a server is in trouble: what pages for the trouble is enough.
+
+    Only a critical one mutes it, whatever severities the options give: no page is muted by what pages nobody.
+    """
+    causes = [alert_name(row.id) for row in SYMPTOMS if "ttft_high" in row.explains and row.id in speaking]
+    burns = [one.name for one in alerts.meta(options) if one.name in (alerts.FAST_BURN, alerts.SLOW_BURN)]
+    if not (causes and burns):
+        return []
+    return [
+        {
+            "source_matchers": [f'alertname=~"{"|".join(causes)}"', 'severity="critical"'],
+            "target_matchers": [f'alertname=~"{"|".join(burns)}"'],
+            "equal": _SERVER,
+        }
+    ]
+
+
+def _equal(cause: Symptom, effect: Symptom) -> list[str]:
+    """As in `core.findings`: of the same engine, or where either is of the whole server."""
+    return _ENGINE if cause.scope is Scope.ENGINE and effect.scope is Scope.ENGINE else _SERVER
+
+
+def _receivers() -> list[dict[str, Any]]:
+    slack = {
+        "api_url_file": "/etc/alertmanager/secrets/slack-url",
+        "send_resolved": True,
+        "title": '{{ template "kvwatch.title" . }}',
+        "text": '{{ template "kvwatch.text" . }}',
+    }
+    pager = {
+        "routing_key_file": "/etc/alertmanager/secrets/pagerduty-key",
+        "severity": "critical",
+        "description": '{{ template "kvwatch.title" . }}',
+        "details": {"firing": '{{ template "kvwatch.text" . }}'},
+    }
+    hook = {"url": "http://webhook.example.com/kvwatch", "send_resolved": True}
+    return [
+        {"name": "default"},
+        {
+            "name": "kvwatch-critical",
+            "pagerduty_configs": [pager],
+            "slack_configs": [{**slack, "channel": "#kvwatch-critical"}],
+        },
+        {"name": "kvwatch-warning", "slack_configs": [{**slack, "channel": "#kvwatch"}]},
+        {"name": "kvwatch-info", "webhook_configs": [hook]},
+    ]
+
+
+#: Evidence comes with alerts that kvwatch sends itself; those of Prometheus' rules have none.
+TEMPLATE = """\
+{{- /* Written by `kvwatch render`: edits here are lost. */ -}}
+{{ define "kvwatch.title" -}}
+[{{ .Status | toUpper }}{{ if eq .Status "firing" }}: {{ .Alerts.Firing | len }}{{ end }}]
+{{- with .CommonLabels.target }} {{ . }}{{ end }}
+{{- with .CommonAnnotations.summary }} {{ . }}{{ else }} {{ .Alerts | len }} alerts{{ end }}
+{{- end }}
+
+{{ define "kvwatch.text" -}}
+{{ range .Alerts.Firing -}}
+{{ .Labels.severity | toUpper }}: {{ .Annotations.summary }}
+{{ .Annotations.description }}
+{{- with .Annotations.evidence }}
+Evidence: {{ . }}{{ end }}
+{{- with .Annotations.actions }}
+What to do, in this order: {{ . }}{{ end }}
+{{- with .Annotations.runbook_url }}
+Runbook: {{ . }}{{ end }}
+{{- with .Annotations.dashboard_url }}
+Dashboard: {{ . }}{{ end }}
+
+{{ end -}}
+{{ range .Alerts.Resolved -}}
+Over: {{ .Annotations.summary }} ({{ .Labels.target }}{{ with .Labels.model_name }}, {{ . }}{{ end }})
+{{ end -}}
+{{ end }}
+"""

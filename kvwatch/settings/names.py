@@ -1,0 +1,104 @@
+"""Settings that name what the judgement knows: prefixes, signals, thresholds, symptoms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+from kvwatch.core.dialect.vllm import ALIASES, NATIVE_SPELLINGS, RELAY_SPELLINGS, Alias
+from kvwatch.core.judgement.symptoms import BY_ID, THRESHOLDS
+from kvwatch.core.judgement.thresholds import check
+from kvwatch.core.model.signals import BY_NAME
+from kvwatch.settings.values import pairs, split_words, suggestions
+
+
+def _told(problems: Mapping[str, str], wrong: Iterable[str] = ()) -> None:
+    """Reports all that is wrong with one field at once: with its entries by name, and with what is no entry."""
+    if problems or wrong:
+        raise PydanticCustomError(
+            "several", "several entries are wrong", {"entries": dict(problems), "others": list(wrong)}
+        )
+
+
+def prefixes(given: Any) -> list[str]:
+    """Prefixes of metric names."""
+    found = split_words(given)
+    wrong = [one for one in found if not isinstance(one, str) or any(c in one for c in ' {}"#\n')]
+    _told({str(one): f"{one!r} is not a prefix of metric names" for one in wrong})
+    return found
+
+
+def aliases(given: Any) -> dict[str, str]:
+    """Names for signals, none of which is read as another signal already."""
+    found, wrong = pairs(given)
+    problems = {}
+    for signal, name in found.items():
+        bare = bare_name(name) if isinstance(name, str) else ""
+        taken = {row.signal for row in ALIASES if row.name == bare} - {signal}
+        if signal not in BY_NAME:
+            problems[signal] = f"{signal} is not a signal{suggestions(signal, BY_NAME)}"
+        elif not bare or not all(c.isalnum() or c in "_:." for c in bare):
+            problems[signal] = f"{name!r} is not a metric name"
+        elif taken:
+            problems[signal] = f"{bare} is already read as {', '.join(sorted(taken))}"
+    _told(problems, wrong)
+    return found
+
+
+def thresholds(given: Any) -> dict[str, float]:
+    """Thresholds by name, within their range."""
+    found, wrong = pairs(given)
+    units = {row.name: row.unit for row in THRESHOLDS}
+    numbers, problems = {}, {}
+    for name, value in found.items():
+        number = _number(value)
+        if name not in units:
+            problems[name] = f"threshold {name!r} is unknown{suggestions(name, units)}"
+        elif number is None:
+            problems[name] = f"threshold {name}={value} must be a number ({units[name]})"
+        else:
+            numbers[name] = number
+            problems.update((name, error) for error in check(THRESHOLDS, {name: number}))
+    _told(problems, wrong)
+    return numbers
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, from one or from text."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def symptoms(given: Any) -> list[str]:
+    """Ids of symptoms."""
+    found = split_words(given)
+    _told(
+        {
+            str(one): f"{one} is not a symptom{suggestions(str(one), BY_ID)}"
+            for one in found
+            if not isinstance(one, str) or one not in BY_ID
+        }
+    )
+    return found
+
+
+def bare_name(name: str) -> str:
+    """A metric name without vLLM's prefix, or what relays make of it."""
+    longest_first = sorted((*NATIVE_SPELLINGS, *RELAY_SPELLINGS), key=len, reverse=True)
+    return name.removeprefix(next((prefix for prefix in longest_first if name.startswith(prefix)), ""))
+
+
+def alias(signal: str, name: str) -> Alias:
+    """The row for a name that an operator adds: like the newest known name of the signal."""
+    like = next(row for row in ALIASES if row.signal == signal)
+    bare = name if like.foreign else bare_name(name)
+    return replace(like, name=bare, releases="by setting", help_has="", option="", caveat="")

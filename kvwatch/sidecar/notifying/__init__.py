@@ -1,0 +1,1 @@
+"""Sends alerts to Alertmanagers directly."""

@@ -1,0 +1,1 @@
+"""Reads the watched servers: scrapes, GPUs, logs, and the pace of it."""

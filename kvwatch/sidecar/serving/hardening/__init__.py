@@ -1,0 +1,1 @@
+"""Overrides of private parts of uvicorn and the standard library that fault tests proved necessary."""
