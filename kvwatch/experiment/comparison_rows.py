@@ -213,7 +213,8 @@ def method(comparison: Comparison) -> list[str]:
         ),
         (
             f"{DifferenceVerdict.SAME}: the whole interval lies within the margin,"
-            f" {comparison.margin:.0%} of the baseline (5 points for shares, 0.5 requests waiting, 0.05 preemptions per request)."
+            f" {comparison.margin:.0%} of the baseline (5 points for shares, 0.5 requests waiting,"
+            " 0.05 preemptions per request)."
             f" {DifferenceVerdict.NOT_SHOWN}: it does not, and the difference may be chance; with the margin after"
             " “the same within” all that the verdict rests on would be the same."
         ),

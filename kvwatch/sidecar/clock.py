@@ -7,10 +7,14 @@ import time
 from typing import Protocol
 
 
-class Clock(Protocol):
-    """Time in seconds: `now` monotonic, for intervals; `wall` unix, to show to people."""
+class MonotonicClock(Protocol):
+    """Monotonic time in seconds, for intervals."""
 
     def now(self) -> float: ...
+
+
+class Clock(MonotonicClock, Protocol):
+    """Time in seconds: `now` monotonic, for intervals; `wall` unix, to show to people."""
 
     def wall(self) -> float: ...
 

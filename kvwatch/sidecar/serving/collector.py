@@ -18,7 +18,7 @@ from kvwatch.core.export import catalogue
 from kvwatch.core.export.catalogue import METRICS, PREFIX, MetricSource, NotificationCounts, ReloadCounts
 from kvwatch.core.judgement.state import State
 from kvwatch.core.model.snapshot import Histogram
-from kvwatch.sidecar.clock import Clock
+from kvwatch.sidecar.clock import MonotonicClock
 
 CollectedStates = tuple[State, ...] | None
 
@@ -76,7 +76,7 @@ class MetricFamily(Metric):
 class StateCollector(Collector):
     """All targets' metrics at the moment of a scrape."""
 
-    def __init__(self, source: StateSource, clock: Clock) -> None:
+    def __init__(self, source: StateSource, clock: MonotonicClock) -> None:
         self._source = source
         self._clock = clock
 
@@ -125,7 +125,7 @@ def _buckets(name: str, labels: Mapping[str, str], value: Histogram) -> Iterator
     yield Sample(f"{name}_sum", dict(labels), value.sum)
 
 
-def registry_of(source: StateSource, clock: Clock) -> CollectorRegistry:
+def registry_of(source: StateSource, clock: MonotonicClock) -> CollectorRegistry:
     """kvwatch's own registry: the targets, and what the process costs."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(StateCollector(source, clock))
