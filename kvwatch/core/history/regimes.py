@@ -94,6 +94,8 @@ def regime_of(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float]
         return Regime.FULL if at.usage >= limits["regime.full_usage"] else Regime.FLOWING
     if at.deferred > at.waiting / 2:
         return Regime.DEFERRED
+    if _waits_for_slot(at, at.usage, recent, limits, now):
+        return Regime.SEQUENCE_LIMITED
     if _waits_for_cache(at, at.usage, recent, limits, now):
         return Regime.KV_LIMITED
     if at.since_progress is not None and at.since_progress > limits["regime.progress_memory"]:
@@ -110,6 +112,26 @@ def regime_of(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float]
 def _stalled(at: Instant, limits: Mapping[str, float]) -> bool:
     after = limits["regime.cold_stalled_after" if at.cold else "regime.stalled_after"]
     return at.since_progress is not None and at.since_progress >= after and at.busy_for >= after
+
+
+def _waits_for_slot(
+    at: Instant, usage: float, recent: Sequence[Sample], limits: Mapping[str, float], now: float
+) -> bool:
+    """Whether all slots are taken, nothing was preempted, and the cache would take a long prompt: vLLM checks slots
+    before blocks, so whatever the usage, it is a slot that requests wait for.
+
+    A stated ceiling needs no such room: with all slots taken no request is tried against the cache.
+    """
+    if increase(recent, "preemptions_total") or at.since_progress is None:
+        return False
+    if at.since_progress > limits["regime.progress_memory"]:
+        return False
+    if at.ceiling is None:  # a plateau may also be as many as the cache holds
+        lately = [row.usage or 0.0 for row in recent if row.t >= now - limits["regime.plateau"] and row.waiting]
+        highest = max([usage, *lately])
+        if at.long_prompt is None or highest >= limits["regime.full_usage"] or 1 - highest < at.long_prompt:
+            return False
+    return _at_ceiling(at.running or 0.0, at.ceiling, recent, limits, now)
 
 
 def _waits_for_cache(

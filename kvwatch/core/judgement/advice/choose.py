@@ -1,0 +1,76 @@
+"""Chooses and orders the levers of a symptom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvwatch.core.judgement.advice.levers import Lever, Value, Warning_
+from kvwatch.core.judgement.advice.situation import Situation
+from kvwatch.text.numbers import format_number
+
+MAX_ACTIONS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A lever as it is offered: with its amount, in words. `option` is None outside vLLM."""
+
+    lever: str
+    text: str
+    option: str | None = None
+    value: Value | None = None
+    restart: bool = False
+    cost: str = ""
+
+    def as_data(self) -> dict[str, Any]:
+        return {
+            "lever": self.lever,
+            "text": self.text,
+            "option": self.option,
+            "value": self.value,
+            "restart": self.restart,
+            "cost": self.cost,
+        }
+
+    @property
+    def sentence(self) -> str:
+        """Text and cost, for a list."""
+        return f"{self.text}. Cost: {self.cost}" if self.cost else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do, in order, and what not to do (lever, text)."""
+
+    actions: tuple[Action, ...] = ()
+    do_not: tuple[tuple[str, str], ...] = field(default=())
+
+
+def choose(levers: Iterable[Lever], do_not: Iterable[Warning_], at: Situation) -> Advice:
+    """The levers that apply, at most `MAX_ACTIONS`: first those without a restart, each kind in the order given."""
+    offered = [found for lever in levers if (found := _offer(lever, at)) is not None]
+    ordered = sorted(offered, key=lambda action: action.restart)
+    warned = tuple((one.id, one.text) for one in do_not if one.when(at))
+    taken = {action.lever for action in ordered[:MAX_ACTIONS]}
+    return Advice(tuple(ordered[:MAX_ACTIONS]), tuple(one for one in warned if one[0] not in taken))
+
+
+def _offer(lever: Lever, at: Situation) -> Action | None:
+    if at.generation not in lever.generations or (lever.feature and lever.feature not in at.features):
+        return None
+    if not lever.when(at):
+        return None
+    value = lever.value(at) if lever.value else None
+    if value is None and "{value}" in lever.text:
+        return None
+    shown = value if isinstance(value, str) or value is None else format_number(value)
+    return Action(
+        lever.id,
+        lever.text.format(value=shown),
+        lever.option or None,
+        value,
+        lever.restart,
+        lever.cost,
+    )
