@@ -12,7 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from kvwatch.core.judgement.state import initial
-from kvwatch.mixin import settings_table
+from kvwatch.mixin import markdown_tables
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load, show
 from kvwatch.settings.provenance import provenance
 from kvwatch.settings.sources import key
@@ -364,7 +364,7 @@ def test_what_is_wrong_with_settings_that_are_not_used_is_a_note(
 def test_the_table_of_settings_says_what_may_be_given_and_no_flag_for_secrets() -> None:
     rows = {
         cells[2].strip("` "): [cell.strip() for cell in cells]
-        for line in settings_table.settings().splitlines()
+        for line in markdown_tables.settings().splitlines()
         if len(cells := line.split("|")) == 6
     }
     assert rows["KVWATCH_API_TOKEN"][1] == ""
@@ -372,7 +372,7 @@ def test_the_table_of_settings_says_what_may_be_given_and_no_flag_for_secrets() 
     assert rows["KVWATCH_LOG_FORMAT"][4].endswith(": `text`, `json`")
     assert rows["KVWATCH_NARROW"][4].endswith(": `auto`, `never`")
     assert rows["KVWATCH_MAX_INTERVAL"][4].endswith("at least the interval")
-    assert "default: host:port of the URL; where no target is given, vllm" in settings_table.settings()
+    assert "default: host:port of the URL; where no target is given, vllm" in markdown_tables.settings()
 
 
 def test_every_setting_says_what_it_is_and_in_which_unit() -> None:
