@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kvwatch.core.export.catalogue import METRICS, PREFIX, MetricGroup
@@ -15,19 +16,24 @@ from kvwatch.mixin.render_options import Options
 from kvwatch.settings import Settings, TargetSettings, sources
 from kvwatch.settings.settings_model import choices
 
+_CODE_OR_FLAG = re.compile(r"`[^`]*`|(?<![\w-])--[a-z][a-z0-9-]*")
+
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table. Bars in cells are escaped, line breaks become spaces."""
+    """A Markdown table. In cells, bars are escaped, line breaks become spaces, and flags become code."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
 
 
 def _cell(text: str) -> str:
+    text = _CODE_OR_FLAG.sub(lambda found: found[0] if found[0][0] == "`" else f"`{found[0]}`", text)
     return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _sentence(text: str) -> str:
-    return text if text.endswith((".", "?")) else f"{text[:1].upper()}{text[1:]}."
+    """Begins with a capital, except for a name like vLLM, and ends with a full stop."""
+    capital = text[:1].upper() if text.split(maxsplit=1)[0].islower() else text[:1]
+    return f"{capital}{text[1:].removesuffix('.')}."
 
 
 # -- symptoms and what they depend on ----------------------------------------------------------------------------
@@ -70,10 +76,10 @@ def thresholds() -> str:
 
 
 def startup_verdicts() -> str:
-    """Every verdict on a server's log, in the words for a log that has no numbers."""
+    """Every verdict on a server's log, in the words for a log without numbers."""
     rows = []
     for row in CAUSES:
-        meaning, actions = row.meaning({}), row.actions({})
+        meaning, actions = row.meaning({}).replace(": .", "."), row.actions({})
         rows.append([f"`{row.verdict}`", meaning, _sentence(actions[0]) if actions else ""])
     return table(["verdict", "meaning", "first step"], rows)
 
