@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from kvwatch.mixin.dashboards.colours import ACT, GOOD, GREY, LOOK, REGIME, SKY
-from kvwatch.mixin.dashboards.common import (
-    firing_symptoms,
-    threshold_step,
-    threshold_text,
-    time_by_regime,
-)
+from kvwatch.mixin.dashboards.common import firing_symptoms, threshold_step, threshold_text, time_by_regime
 from kvwatch.mixin.dashboards.elements import Column, Panel, PanelRow, bars, stat, table, timeline
 from kvwatch.mixin.dashboards.queries import ENGINE, QueryScope, evidence, highest, total
 from kvwatch.mixin.render_options import Options
