@@ -102,7 +102,7 @@ def _symptom_alert(row: Symptom, options: Options) -> Alert:
 
 
 def _evidence(symptom: str) -> str:
-    """A template that queries the evidence when the alert is sent. It is empty if there is none."""
+    """A template that queries the evidence when the alert is sent. It is empty without evidence."""
     labels = ("job", "instance", "target", "model_name", "engine")
     selector = select("symptom_evidence", f'symptom="{symptom}"', *(f"{label}=%q" for label in labels))
     values = " ".join(f"$labels.{label}" for label in labels)

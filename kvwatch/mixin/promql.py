@@ -9,7 +9,7 @@ _PARTS = ("_bucket", "_sum", "_count")
 
 
 def family(name: str) -> Metric:
-    """The metric of a series (named without prefix), also for a histogram's parts. KeyError if there is none."""
+    """The metric of a series (named without prefix), also for a histogram's parts. KeyError if it is not exported."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     for part in _PARTS:

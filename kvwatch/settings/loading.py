@@ -58,7 +58,7 @@ def load(given: Mapping[str, Any] | None = None, *, used: Collection[str] | None
         unused = [one.text for one in problems if one.kind != "flag" and one.field not in used]
         if unused:
             settings, problems = _validate([top, *(layer.only(used) for layer in layers[1:])])
-            notes = ["invalid settings that are not used here: " + "; ".join(dict.fromkeys(unused))]
+            notes = ["not used here, but wrong: " + "; ".join(dict.fromkeys(unused))]
     if settings is None or problems:
         raise SettingsError(list(dict.fromkeys(one.text for one in problems)))
     return settings.with_notes(notes)
