@@ -59,11 +59,11 @@ fmt: setup ## format the code and mend what can be mended
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-render: setup ## write alerts/, dashboards/ and the tables of the README from the code
+render: setup ## write alerts/, dashboards/ and the tables in the docs from the code
 	$(BIN)/kvwatch render
 
 plain: tools ## write deploy/kubernetes/plain.yaml from the example beside it
-	{ echo "# What \`kubectl kustomize deploy/kubernetes/example\` prints (\`make plain\`): change it there."; \
+	{ echo "# Output of \`kubectl kustomize deploy/kubernetes/example\` (\`make plain\`): edit the example, not this file."; \
 	  kubectl kustomize deploy/kubernetes/example; } > deploy/kubernetes/plain.yaml
 
 preview: setup tools ## pictures of the dashboards, from recordings, into dashboards/preview/
