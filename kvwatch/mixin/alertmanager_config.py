@@ -54,12 +54,9 @@ def _route(severity: Severity, **times: str) -> dict[str, Any]:
 
 def _inhibitions(options: Options) -> list[dict[str, Any]]:
     enabled = {one.symptom.id for one in alerts.symptom_alerts(options) if one.symptom}
+    ours = f'alertname=~"{PREFIX}.+"'
     rules = [
-        {
-            "source_matchers": [f'alertname=~"{PREFIX}.+"', 'severity="critical"', 'target=~".+"'],
-            "target_matchers": [f'alertname=~"{PREFIX}.+"', 'severity=~"warning|info"'],
-            "equal": _ENGINE,
-        }
+        _inhibit([ours, 'severity="critical"', 'target=~".+"'], [ours, 'severity=~"warning|info"'], _ENGINE)
     ]
     for cause in SYMPTOMS:
         effects = [BY_ID[name] for name in cause.explains if name in enabled]
@@ -68,13 +65,8 @@ def _inhibitions(options: Options) -> list[dict[str, Any]]:
         for equal in (_SERVER, _ENGINE):
             muted = [alert_name(effect.id) for effect in effects if _equal_labels(cause, effect) == equal]
             if muted:
-                rules.append(
-                    {
-                        "source_matchers": [f'alertname="{alert_name(cause.id)}"'],
-                        "target_matchers": [f'alertname=~"{"|".join(muted)}"'],
-                        "equal": equal,
-                    }
-                )
+                source = [f'alertname="{alert_name(cause.id)}"']
+                rules.append(_inhibit(source, [f'alertname=~"{"|".join(muted)}"'], equal))
     return [*rules, *_objective_inhibition(options, enabled)]
 
 
@@ -90,13 +82,12 @@ def _objective_inhibition(options: Options, enabled: set[str]) -> list[dict[str,
     ]
     if not (causes and burns):
         return []
-    return [
-        {
-            "source_matchers": [f'alertname=~"{"|".join(causes)}"', 'severity="critical"'],
-            "target_matchers": [f'alertname=~"{"|".join(burns)}"'],
-            "equal": _SERVER,
-        }
-    ]
+    source = [f'alertname=~"{"|".join(causes)}"', 'severity="critical"']
+    return [_inhibit(source, [f'alertname=~"{"|".join(burns)}"'], _SERVER)]
+
+
+def _inhibit(source: list[str], target: list[str], equal: list[str]) -> dict[str, Any]:
+    return {"source_matchers": source, "target_matchers": target, "equal": equal}
 
 
 def _equal_labels(cause: Symptom, effect: Symptom) -> list[str]:

@@ -46,7 +46,7 @@ def _usage(scope: QueryScope) -> tuple[Panel, ...]:
             "Share of blocks in use by requests, fullest engine. The peak covers every scrape of kvwatch, the"
             " other line only those of Prometheus. The cache counts as full from"
             f" {threshold_text('regime.full_usage')}.",
-            width=9,
+            size=(9, 7),
             steps=(threshold_step("regime.full_usage", LOOK),),
             colours={"peak of 1 min": ORANGE, "at the scrape": BLUE},
         ),
@@ -55,7 +55,7 @@ def _usage(scope: QueryScope) -> tuple[Panel, ...]:
             {"usage ≥ {{threshold}}": usage_share(scope)},
             "Share of time with usage at or above each mark, over all engines that answered. Near 100 % without a"
             " queue: requests just fit. With a queue: the cache is the limit.",
-            width=7,
+            size=(7, 7),
             colours={"usage ≥ 0.9": YELLOW, "usage ≥ 0.95": ORANGE, "usage ≥ 0.99": VERMILLION},
         ),
         heatmap(
@@ -64,7 +64,7 @@ def _usage(scope: QueryScope) -> tuple[Panel, ...]:
             "How often each level of usage was seen, one observation per scrape of kvwatch. A band at the top:"
             " the cache stays full. A sawtooth: it empties at each preemption.",
             unit="percentunit",
-            width=8,
+            size=(8, 7),
         ),
     )
 
@@ -79,7 +79,7 @@ def _capacity(scope: QueryScope) -> tuple[Panel, ...]:
             "Usage × (running + waiting) / running, over 1 min: the share of the cache that all running and waiting"
             " requests need. 1: exactly full. 2: twice the cache or half the length needed. Suited to autoscaling."
             f" Requests count as waiting for the cache from {threshold_text('regime.demand')}.",
-            width=7,
+            size=(7, 7),
             steps=(threshold_step("regime.demand"),),
             decimals=1,
         ),
@@ -89,7 +89,7 @@ def _capacity(scope: QueryScope) -> tuple[Panel, ...]:
             "Tokens of requests in the cache, and its capacity, over all chosen engines. The difference is free"
             " or holds cached prefixes.",
             unit="short",
-            width=6,
+            size=(6, 7),
             colours={"capacity": ORANGE, "in use": BLUE},
             absent=_NO_CAPACITY,
         ),
@@ -99,7 +99,7 @@ def _capacity(scope: QueryScope) -> tuple[Panel, ...]:
             "Tokens that fit in the KV cache, over all chosen engines. To raise it: --gpu-memory-utilization,"
             " --kv-cache-dtype fp8 (check answer quality first), more GPUs.",
             unit="locale",
-            width=3,
+            size=(3, 7),
             base=SKY,
             absent=_NO_CAPACITY,
         ),
@@ -108,7 +108,7 @@ def _capacity(scope: QueryScope) -> tuple[Panel, ...]:
             {"value": highest(scope("cache_config_info"), labels)},
             "Configuration as vLLM exports it, per engine: generation, tokens per block, blocks, KV dtype, prefix"
             " caching, share of GPU memory. Empty: not exported.",
-            width=8,
+            size=(8, 7),
             columns=(Column("engine", "engine"), *(Column(name, title) for name, title in _CONFIG.items())),
         ),
     )
@@ -144,7 +144,7 @@ def prefix(scope: QueryScope) -> PanelRow:
                 {"least trusted engine": f"min({scope('prefix_cache_hit_ratio_trusted')})"},
                 "No: look-ups exceed prompt tokens, or preempted requests found their own blocks. kvwatch then"
                 " shows the ratio, but does not judge by it.",
-                width=4,
+                size=(4, 7),
                 words={"0": ("No", ACT), "1": ("Yes", GOOD)},
                 absent="No look-ups in 5 min",
             ),
@@ -153,7 +153,7 @@ def prefix(scope: QueryScope) -> PanelRow:
                 {"looked up /s": total(lookups), "found /s": total(hits)},
                 "Prompt tokens per second looked up in the prefix cache, and found. No line: prefix caching is off.",
                 unit="short",
-                width=6,
+                size=(6, 7),
                 colours={"looked up /s": ORANGE, "found /s": BLUE},
             ),
             stacked(
@@ -162,7 +162,7 @@ def prefix(scope: QueryScope) -> PanelRow:
                 "Prompt tokens per second by the source of their KV: computed, local cache, or fetched. Less"
                 " computing shortens the time to first token.",
                 unit="short",
-                width=6,
+                size=(6, 7),
             ),
             graph(
                 "External cache",
@@ -170,8 +170,7 @@ def prefix(scope: QueryScope) -> PanelRow:
                 "Tokens per second looked up, and found, in a cache outside the GPU (a KV connector). Since vLLM"
                 " 0.16, only what the local cache lacks is looked up there.",
                 unit="short",
-                width=12,
-                height=6,
+                size=(12, 6),
                 colours={"looked up /s": ORANGE, "found /s": BLUE},
                 absent="Not exposed: this vLLM has no KV connector",
             ),
@@ -184,8 +183,7 @@ def prefix(scope: QueryScope) -> PanelRow:
                 "Bytes of KV per second written to host memory or beyond, and read back. Much stored and nothing"
                 " loaded: offloading has no use.",
                 unit="Bps",
-                width=12,
-                height=6,
+                size=(12, 6),
                 absent="Not exposed: this vLLM does not offload KV",
             ),
         ),

@@ -117,15 +117,18 @@ def server_column(width: int) -> Column:
     return Column("target", "server", width=width, link=_SERVER_URL, link_title="This server, at this time")
 
 
-def firing_symptoms(scope: QueryScope, options: Options, *, width: int, height: int, where: Column) -> Panel:
+def percent_column(name: str, width: int, *steps: ThresholdStep) -> Column:
+    return Column(name, unit="percentunit", decimals=0, width=width, steps=steps)
+
+
+def firing_symptoms(scope: QueryScope, options: Options, *, size: tuple[int, int], where: Column) -> Panel:
     """The table of firing symptoms. `where` is the column that locates a symptom."""
     return table(
         "Firing symptoms",
         {"firing": firing(scope)},
         "Symptoms that fire now. A click opens the runbook. Fix causes first: effects resolve with them and raise no"
         " alert.",
-        width=width,
-        height=height,
+        size=size,
         columns=(
             Column(
                 "severity", width=80, words={level: (level, colour) for level, colour in SEVERITY.items()}
@@ -145,7 +148,7 @@ def firing_symptoms(scope: QueryScope, options: Options, *, width: int, height: 
     )
 
 
-def time_by_regime(scope: QueryScope, *, width: int) -> Panel:
+def time_by_regime(scope: QueryScope, *, size: tuple[int, int]) -> Panel:
     return stacked(
         "Time by regime",
         {"{{regime}}": regime_share(scope)},
@@ -157,5 +160,5 @@ def time_by_regime(scope: QueryScope, *, width: int) -> Panel:
         colours=REGIME,
         high=1,
         absent="Not watched at that time",
-        width=width,
+        size=size,
     )

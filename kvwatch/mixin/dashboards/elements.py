@@ -63,8 +63,8 @@ class Panel:
     description: str
     unit: str = "none"
     """One of Grafana's unit ids. A ratio is ``percentunit``."""
-    width: int = 8
-    height: int = 7
+    size: tuple[int, int] = (8, 7)
+    """Width and height in the grid."""
     steps: tuple[ThresholdStep, ...] = ()
     """Colours by value, and lines in a graph. Below the first, `base` applies."""
     base: str = GOOD

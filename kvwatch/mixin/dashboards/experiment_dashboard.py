@@ -67,8 +67,8 @@ def _paired(
     found = []
     for left, right in zip(panels(a), panels(b), strict=True):
         found += [
-            replace(left, title=f"A: {left.title}", width=12),
-            replace(right, title=f"B: {right.title}", width=12, shift=_OFFSET),
+            replace(left, title=f"A: {left.title}"),
+            replace(right, title=f"B: {right.title}", shift=_OFFSET),
         ]
     return PanelRow(title, tuple(found))
 
@@ -92,7 +92,7 @@ def _totals(scope: QueryScope) -> tuple[Panel, ...]:
             "p95 over all requests of the shown time range. Interpolated within vLLM's buckets: differences"
             " within one bucket mean nothing.",
             unit="s",
-            height=4,
+            size=(12, 4),
             base=SKY,
             names=True,
         ),
@@ -109,7 +109,7 @@ def _totals(scope: QueryScope) -> tuple[Panel, ...]:
             "Throughput, mean output length and preemptions per finished request over the shown time range. If"
             " lengths differ, no other number is comparable.",
             unit="short",
-            height=4,
+            size=(12, 4),
             base=SKY,
             names=True,
         ),
@@ -122,7 +122,7 @@ def _totals(scope: QueryScope) -> tuple[Panel, ...]:
             "Prefix cache tokens found / looked up, and share of time with usage of at least 95 %, over the shown"
             " time range.",
             unit="percentunit",
-            height=4,
+            size=(12, 4),
             base=SKY,
             names=True,
         ),
@@ -136,7 +136,7 @@ def _load(scope: QueryScope) -> tuple[Panel, ...]:
             {"finished": total(scope.rate("requests_finished_total"))},
             "All outcomes. If A and B differ here, the load may explain the differences below.",
             unit="reqps",
-            height=6,
+            size=(12, 6),
             colours={"finished": BLUE},
         ),
         graph(
@@ -147,7 +147,7 @@ def _load(scope: QueryScope) -> tuple[Panel, ...]:
             },
             "Mean lengths of finished requests. Longer requests need more cache and time, whatever was changed.",
             unit="short",
-            height=6,
+            size=(12, 6),
             colours={"prompt": ORANGE, "generated": BLUE},
         ),
     )
@@ -155,12 +155,12 @@ def _load(scope: QueryScope) -> tuple[Panel, ...]:
 
 def _waiting(scope: QueryScope) -> tuple[Panel, ...]:
     return (
-        time_by_regime(scope, width=12),
+        time_by_regime(scope, size=(12, 7)),
         graph(
             "Running and waiting",
             {"running": total(scope("requests_running")), "waiting": total(scope("requests_waiting"))},
             "Requests in the batch and in the queue.",
-            height=6,
+            size=(12, 6),
             colours={"running": BLUE, "waiting": VERMILLION},
         ),
     )
@@ -173,7 +173,7 @@ def _latency(scope: QueryScope) -> tuple[Panel, ...]:
             {f"p{q * 100:g}": scope.quantile(q, name) for q in (0.5, 0.95)},
             f"{text} The line is at {threshold_text(threshold)} s.",
             unit="s",
-            height=6,
+            size=(12, 6),
             steps=(threshold_step(threshold),),
             colours={"p50": SKY, "p95": BLUE},
         )
@@ -197,7 +197,7 @@ def _cache(scope: QueryScope) -> tuple[Panel, ...]:
             "KV cache usage, peaks of 1 min",
             {"peak": highest(scope("kv_cache_usage_peak_1m_ratio"))},
             f"Fullest engine, from every scrape of kvwatch. Full from {threshold_text('regime.full_usage')}.",
-            height=6,
+            size=(12, 6),
             steps=(threshold_step("regime.full_usage"),),
             colours={"peak": BLUE},
         ),
@@ -205,7 +205,7 @@ def _cache(scope: QueryScope) -> tuple[Panel, ...]:
             "KV cache demand",
             {"demand": highest(scope("kv_cache_demand_ratio"))},
             "1 is exactly full. A larger cache, shorter requests or a smaller KV dtype lower it.",
-            height=6,
+            size=(12, 6),
             steps=(threshold_step("regime.demand"),),
             colours={"demand": BLUE},
             decimals=1,
@@ -214,7 +214,7 @@ def _cache(scope: QueryScope) -> tuple[Panel, ...]:
             "Prefix cache hit ratio",
             {"hit ratio": scope.hit_ratio()},
             "Tokens found / tokens looked up.",
-            height=6,
+            size=(12, 6),
             colours={"hit ratio": BLUE},
         ),
     )

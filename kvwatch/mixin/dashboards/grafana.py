@@ -163,7 +163,8 @@ def _places(shown: Iterable[Panel], top: int) -> Iterable[tuple[Panel, dict[str,
     """From left to right. A line is as high as its highest panel."""
     left, high = 0, 0
     for panel in shown:
-        if left + panel.width > WIDTH:
+        width, height = panel.size
+        if left + width > WIDTH:
             left, top, high = 0, top + high, 0
-        yield panel, {"x": left, "y": top, "w": panel.width, "h": panel.height}
-        left, high = left + panel.width, max(high, panel.height)
+        yield panel, {"x": left, "y": top, "w": width, "h": height}
+        left, high = left + width, max(high, height)

@@ -18,7 +18,7 @@ def row(scope: QueryScope) -> PanelRow:
             f"{text} Interpolated within vLLM's buckets. Choose servers of one vLLM release: buckets differ between"
             " releases. Requests that clients aborted are not included.",
             unit="s",
-            width=6,
+            size=(6, 7),
             steps=(threshold_step(threshold, LOOK),) if threshold else (),
             colours={legend: colour for _, legend, colour in _QUANTILES},
         )
@@ -55,7 +55,7 @@ def row(scope: QueryScope) -> PanelRow:
                 "First tokens by vLLM's buckets. Two bands are two kinds of requests, or two servers, which a"
                 " quantile hides.",
                 unit="s",
-                width=12,
+                size=(12, 7),
             ),
             stacked(
                 "Mean time to first token by part",
@@ -66,7 +66,7 @@ def row(scope: QueryScope) -> PanelRow:
                 "Mean seconds in queue and prefill. Start with the longer part. Queue: more capacity of what the"
                 " regime names. Prefill: shorter prompts, prefix reuse.",
                 unit="s",
-                width=6,
+                size=(6, 7),
                 colours={"queue": ORANGE, "prefill": BLUE},
             ),
             graph(
@@ -78,7 +78,7 @@ def row(scope: QueryScope) -> PanelRow:
                 "From arrival to the last token, and the decode part of it. Both grow with the output length, so"
                 " compare them only under the same load.",
                 unit="s",
-                width=6,
+                size=(6, 7),
                 colours={"end to end": BLUE, "decode": GREEN},
             ),
         ),

@@ -28,7 +28,7 @@ def gpu(scope: QueryScope) -> PanelRow:
             title,
             {"{{target}} GPU {{gpu}}": highest(scope(name), "instance, target, gpu")},
             text,
-            width=6,
+            size=(6, 7),
             steps=steps,
             absent=_NO_GPU,
         )
@@ -62,7 +62,7 @@ def gpu(scope: QueryScope) -> PanelRow:
                 "vLLM allocates its share at the start, so the line is flat however full the cache is. Free"
                 " memory can become KV cache: --gpu-memory-utilization.",
                 unit="bytes",
-                width=6,
+                size=(6, 7),
                 colours={"used": BLUE, "total": ORANGE},
                 absent=_NO_GPU,
             ),
@@ -82,7 +82,7 @@ def cost(scope: QueryScope) -> PanelRow:
                 "Time that vLLM takes to answer a scrape / scrape interval. kvwatch lengthens its interval to"
                 f" keep this below its duty cycle (default {_DUTY_CYCLE:.0%}).",
                 unit="percentunit",
-                width=6,
+                size=(6, 7),
                 steps=(ThresholdStep(_DUTY_CYCLE, LOOK),),
             ),
             graph(
@@ -91,7 +91,7 @@ def cost(scope: QueryScope) -> PanelRow:
                 "Current scrape interval, and age of what kvwatch shows. If the age grows while scrapes succeed,"
                 " kvwatch has stopped polling.",
                 unit="s",
-                width=6,
+                size=(6, 7),
                 colours={"interval": SKY, "age of the data": ORANGE},
             ),
             stacked(
@@ -99,7 +99,7 @@ def cost(scope: QueryScope) -> PanelRow:
                 {"{{outcome}}": total(scope.rate("scrapes_total", 'outcome!="ok"'), "outcome")},
                 "Failed scrapes of vLLM per second, by kind of failure. kvwatch sees nothing of the time between.",
                 unit="cps",
-                width=6,
+                size=(6, 7),
             ),
             graph(
                 "CPU of kvwatch",
@@ -110,7 +110,7 @@ def cost(scope: QueryScope) -> PanelRow:
                 },
                 "CPU of each kvwatch, in cores. One engine at one scrape per second takes about 1 % of a core.",
                 unit="percentunit",
-                width=6,
+                size=(6, 7),
                 absent=NO_KVWATCH,
             ),
             graph(
@@ -118,7 +118,7 @@ def cost(scope: QueryScope) -> PanelRow:
                 {"{{instance}}": total(scope.process("process_resident_memory_bytes"), "instance")},
                 "Resident memory of each kvwatch. It should be flat.",
                 unit="bytes",
-                width=6,
+                size=(6, 7),
                 absent=NO_KVWATCH,
             ),
             graph(
@@ -126,13 +126,13 @@ def cost(scope: QueryScope) -> PanelRow:
                 {"{{target}}": highest(scope("scrape_body_bytes"), "target")},
                 "Bytes of vLLM's last answer. Small if vLLM can return selected metrics only.",
                 unit="bytes",
-                width=6,
+                size=(6, 7),
             ),
             stat(
                 "Internal errors",
                 {"in the range": total(scope.increase("poll_errors_total", window=RANGE))},
                 "Internal errors of kvwatch in the shown time range. Report each as a bug.",
-                width=3,
+                size=(3, 7),
                 steps=(ThresholdStep(1, ACT),),
                 decimals=0,
             ),
@@ -141,7 +141,7 @@ def cost(scope: QueryScope) -> PanelRow:
                 {"missing": total(scope("core_signal_missing"))},
                 "Missing signals without which the regime is unknown, over all engines. Not 0: this vLLM has renamed"
                 " them, or is too old.",
-                width=3,
+                size=(3, 7),
                 steps=(ThresholdStep(1, ACT),),
                 decimals=0,
             ),
@@ -150,7 +150,7 @@ def cost(scope: QueryScope) -> PanelRow:
                 {"families": highest(scope("unknown_families"), SERVER)},
                 "vLLM metrics that this kvwatch does not know, perhaps renamed ones. /api/v1/state lists their"
                 " names.",
-                width=6,
+                size=(6, 7),
                 columns=(Column("target", "server"), Column("families", width=90)),
                 sort="families",
             ),

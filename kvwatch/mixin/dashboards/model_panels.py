@@ -18,7 +18,7 @@ def waiting(scope: QueryScope) -> PanelRow:
                 "Share of time of this model's engines in each regime. kv_limited: more cache or shorter requests."
                 " sequence_limited: more slots. prefill_limited: prefix reuse or replicas. down, unknown: no data.",
                 unit="percentunit",
-                width=24,
+                size=(24, 7),
                 colours=REGIME,
                 high=1,
                 absent="Not watched at that time",
@@ -96,7 +96,7 @@ def latency(scope: QueryScope) -> PanelRow:
             f"{text} from {threshold_text(threshold)} s. p95 of the five slowest servers at each moment. Servers"
             " are not merged, because buckets differ between vLLM releases.",
             unit="s",
-            width=12,
+            size=(12, 7),
             steps=(threshold_step(threshold, LOOK),),
         )
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from kvwatch.mixin.dashboards.colours import ACT, GOOD, GREY, LOOK, REGIME, SKY
-from kvwatch.mixin.dashboards.common import firing_symptoms, threshold_step, threshold_text, time_by_regime
+from kvwatch.mixin.dashboards.common import (
+    firing_symptoms,
+    percent_column,
+    threshold_step,
+    threshold_text,
+    time_by_regime,
+)
 from kvwatch.mixin.dashboards.elements import Column, Panel, PanelRow, bars, stat, table, timeline
 from kvwatch.mixin.dashboards.queries import ENGINE, QueryScope, evidence, highest, total
 from kvwatch.mixin.render_options import Options
@@ -12,14 +18,14 @@ from kvwatch.mixin.render_options import Options
 def row(scope: QueryScope, options: Options) -> PanelRow:
     where = Column("engine", width=65)
     why = (
-        firing_symptoms(scope, options, width=9, height=7, where=where),
+        firing_symptoms(scope, options, size=(9, 7), where=where),
         table(
             "Evidence",
             {"value": evidence(scope)},
             "The numbers each firing cause was last judged by. The name gives the unit. Evidence that is not a number"
             " is text.",
             unit="short",
-            width=7,
+            size=(7, 7),
             columns=(
                 Column("symptom", width=110),
                 Column("evidence"),
@@ -29,7 +35,7 @@ def row(scope: QueryScope, options: Options) -> PanelRow:
             sort="symptom",
             absent="No finding",
         ),
-        time_by_regime(scope, width=8),
+        time_by_regime(scope, size=(8, 7)),
     )
     return PanelRow("What is wrong now?", (*_state(scope), *why, *_where(scope)))
 
@@ -42,8 +48,7 @@ def _state(scope: QueryScope) -> tuple[Panel, ...]:
             {"{{regime}}": total(f"{scope.or_server('regime')} == 1", "regime")},
             "What blocks requests now, with the number of engines. A regime ending in _limited names what they wait"
             " for. down and unknown mean: no data.",
-            width=6,
-            height=4,
+            size=(6, 4),
             colours=REGIME,
             names=True,
             absent="Not watched by any kvwatch",
@@ -54,8 +59,7 @@ def _state(scope: QueryScope) -> tuple[Panel, ...]:
             "0 to 1, worst engine, over the last minute: 0.5 × occupancy + 0.3 × queueing + 0.2 × preemption. A full"
             " cache without a queue scores at most 0.5; above 0.5, requests wait for the cache. Missing if a part is"
             f" unknown. Red from {threshold_text('engine_restarted.pressure')}.",
-            width=4,
-            height=4,
+            size=(4, 4),
             steps=(threshold_step("engine_restarted.pressure"),),
             decimals=2,
             absent="Unknown: a part is missing",
@@ -67,8 +71,7 @@ def _state(scope: QueryScope) -> tuple[Panel, ...]:
             " Queueing: share of the minute in which requests waited for the cache. Preemption: recomputed work;"
             f" 1 at {threshold_text('score.preemption_full')} preemptions per request.",
             unit="percentunit",
-            width=6,
-            height=4,
+            size=(6, 4),
             base=SKY,
             high=1,
             absent="Unknown",
@@ -80,8 +83,7 @@ def _state(scope: QueryScope) -> tuple[Panel, ...]:
             " without a running request count as free. A full cache is fine while nothing waits. Orange from"
             f" {threshold_text('regime.full_usage')}.",
             unit="percentunit",
-            width=4,
-            height=4,
+            size=(4, 4),
             steps=(threshold_step("regime.full_usage", LOOK),),
             decimals=0,
         ),
@@ -89,8 +91,7 @@ def _state(scope: QueryScope) -> tuple[Panel, ...]:
             "Requests",
             {"running": total(scope("requests_running")), "waiting": total(scope("requests_waiting"))},
             "Running and waiting requests now, over all chosen engines. The regime names the cause of a queue.",
-            width=4,
-            height=4,
+            size=(4, 4),
             base=GREY,
             names=True,
         ),
@@ -112,21 +113,14 @@ def _where(scope: QueryScope) -> tuple[Panel, ...]:
             "One line per engine, worst first. Differences between engines of one server point to routing. No"
             " progress: time since anything moved. With requests in the engine,"
             f" {threshold_text('regime.stalled_after')} s is a stall, whatever /health returns.",
-            width=12,
-            height=6,
+            size=(12, 6),
             columns=(
                 Column("target", "server"),
                 Column("model_name", "model", width=120),
                 Column("engine", width=70),
                 Column("score", decimals=2, width=70, steps=(threshold_step("engine_restarted.pressure"),)),
                 Column("demand", decimals=2, width=80, steps=(threshold_step("regime.demand"),)),
-                Column(
-                    "usage",
-                    unit="percentunit",
-                    decimals=0,
-                    width=80,
-                    steps=(threshold_step("regime.full_usage", LOOK),),
-                ),
+                percent_column("usage", 80, threshold_step("regime.full_usage", LOOK)),
                 Column("waiting", width=80),
                 Column(
                     "no progress",
@@ -143,8 +137,7 @@ def _where(scope: QueryScope) -> tuple[Panel, ...]:
             "Symptoms over time",
             {"{{symptom}}": highest(f"{scope.or_server('symptom_firing')} == 1", "symptom")},
             "When each symptom fired on any chosen engine. The first to fire is often the cause.",
-            width=12,
-            height=6,
+            size=(12, 6),
             base=ACT,
             words={"1": ("firing", ACT), "0": ("clear", GOOD)},
             absent="No symptom fired",

@@ -90,7 +90,7 @@ def lengths(scope: QueryScope) -> PanelRow:
             f"{text} Percentiles over the requests that finished in the last hour, highest engine, and"
             " --max-model-len if kvwatch can read it.",
             unit="short",
-            width=6,
+            size=(6, 7),
             colours={"p50": SKY, "p95": BLUE, "p99": ORANGE, "max_model_len": VERMILLION},
             absent="Unknown: too few requests finished within 1 h",
         )
@@ -107,7 +107,7 @@ def lengths(scope: QueryScope) -> PanelRow:
                 "--max-model-len divided by the 99th percentile of total length. From"
                 f" {threshold_text('max_model_len_oversized.times')} the limit is far longer than what is served:"
                 " consider a lower --max-model-len.",
-                width=6,
+                size=(6, 7),
                 steps=(threshold_step("max_model_len_oversized.times", LOOK),),
                 decimals=1,
                 absent="Unknown: --max-model-len is not readable, or too few requests",
@@ -143,7 +143,7 @@ def throughput(scope: QueryScope) -> PanelRow:
                 "Mean tokens in one engine step. Small under load: slots or cache limit the batch. Near"
                 " --max-num-batched-tokens: prefill is the limit.",
                 unit="short",
-                width=4,
+                size=(4, 7),
             ),
             ratio_panel(
                 "Speculative tokens accepted",
@@ -153,7 +153,7 @@ def throughput(scope: QueryScope) -> PanelRow:
                     )
                 },
                 "Share of drafted tokens that the model accepted. Low: drafts cost more than they save.",
-                width=4,
+                size=(4, 7),
                 absent="Not exposed: no speculative decoding",
             ),
         ),
