@@ -1,4 +1,4 @@
-"""Tables in Grafana's JSON: which columns there are, in which order, how they look, where they lead."""
+"""Tables in Grafana's JSON: their columns, the order of these, and the links."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from typing import Any
 
 from kvwatch.mixin.dashboards.elements import Column, Panel, PanelKind, ThresholdStep
 
-#: Names of a panel's queries, in their order.
 REFS = string.ascii_uppercase
-#: What links read of a line, shown or not.
-_READ = ("job", "instance", "target", "page")
+"""Names of a panel's queries, in their order."""
+
+_LINK_LABELS = ("job", "instance", "target", "page")
+"""Labels that links read, whether shown or not."""
 
 
 def thresholds(steps: Sequence[ThresholdStep], base: str) -> dict[str, Any]:
     listed: list[dict[str, Any]] = [{"value": None, "color": base}]
-    listed += [{"value": one.value, "color": one.colour} for one in steps]
-    return {"mode": "absolute", "steps": listed}
+    return {
+        "mode": "absolute",
+        "steps": listed + [{"value": one.value, "color": one.colour} for one in steps],
+    }
 
 
-def mapped(words: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
-    """Words and colours for values."""
+def value_mapping(words: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    """Text and colour by value."""
     options = {
         value: {"text": text, "color": colour, "index": number}
         for number, (value, (text, colour)) in enumerate(words.items())
@@ -30,7 +33,7 @@ def mapped(words: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
 
 
 def override(name: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    """What holds for the series or the column of this name only."""
+    """Properties of the series or column of this name only."""
     return {
         "matcher": {"id": "byName", "options": name},
         "properties": [{"id": key, "value": value} for key, value in properties.items()],
@@ -38,7 +41,7 @@ def override(name: str, properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def columns(panel: Panel) -> Iterable[dict[str, Any]]:
-    """One override per column, and those that hide what only links read."""
+    """One override per column, and one for each label that only links read."""
     yield from map(_column, panel.columns)
     for name in _hidden(panel):
         yield override(name, {"custom.hidden": True})
@@ -47,7 +50,7 @@ def columns(panel: Panel) -> Iterable[dict[str, Any]]:
 def _hidden(panel: Panel) -> list[str]:
     shown = {one.name for one in panel.columns}
     links = "".join(one.link for one in panel.columns)
-    return [name for name in _READ if f"__data.fields.{name}}}" in links and name not in shown]
+    return [name for name in _LINK_LABELS if f"__data.fields.{name}}}" in links and name not in shown]
 
 
 def _column(one: Column) -> dict[str, Any]:
@@ -59,7 +62,7 @@ def _column(one: Column) -> dict[str, Any]:
         found["thresholds"] = thresholds(one.steps, "transparent")
         found["custom.cellOptions"] = {"type": "color-background", "mode": "basic"}
     if one.words:
-        found["mappings"] = [mapped(one.words)]
+        found["mappings"] = [value_mapping(one.words)]
         found["custom.cellOptions"] = {"type": "color-text"}
     if one.link:
         found["links"] = [{"title": one.link_title, "url": one.link, "targetBlank": False}]
@@ -67,37 +70,27 @@ def _column(one: Column) -> dict[str, Any]:
 
 
 def transformations(panel: Panel) -> list[dict[str, Any]]:
-    """Queries merged to a line per set of labels, columns in their order; words sorted upward, numbers downward."""
+    """Merges the queries to one line per set of labels and orders the columns. Text sorts up, numbers sort down."""
     if panel.kind is not PanelKind.TABLE:
         return []
     several = len(panel.queries) > 1
     shown = [one.name for one in panel.columns]
     values = {
-        f"Value #{ref}" if several else "Value": query.legend
-        for ref, query in zip(REFS, panel.queries, strict=False)
-        if query.legend in shown
+        f"Value #{ref}" if several else "Value": legend
+        for ref, legend in zip(REFS, panel.queries, strict=False)
+        if legend in shown
     }
-    kept = [name for name in shown if name not in values.values()]
+    labels = [name for name in shown if name not in values.values()]
     place = {name: number for number, name in enumerate(shown)}
+    order = {name: place[name] for name in labels} | {name: place[title] for name, title in values.items()}
+    include = {"names": [*labels, *values, *_hidden(panel)]}
+    organize = {"excludeByName": {}, "indexByName": order, "renameByName": values}
     found: list[dict[str, Any]] = [{"id": "merge", "options": {}}] if several else []
     found += [
-        {
-            "id": "filterFieldsByName",
-            "options": {"include": {"names": [*kept, *values, *_hidden(panel)]}},
-        },
-        {
-            "id": "organize",
-            "options": {
-                "excludeByName": {},
-                "indexByName": {
-                    **{name: place[name] for name in kept},
-                    **{v: place[n] for v, n in values.items()},
-                },
-                "renameByName": values,
-            },
-        },
+        {"id": "filterFieldsByName", "options": {"include": include}},
+        {"id": "organize", "options": organize},
     ]
     if panel.sort:
-        down = panel.sort in {*values.values(), "Value"}
-        found.append({"id": "sortBy", "options": {"sort": [{"field": panel.sort, "desc": down}]}})
+        descending = panel.sort in {*values.values(), "Value"}
+        found.append({"id": "sortBy", "options": {"sort": [{"field": panel.sort, "desc": descending}]}})
     return found
