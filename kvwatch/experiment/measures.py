@@ -1,26 +1,17 @@
-"""What is compared: one row each, with how it is worked out, which way is good, and how much data it needs."""
+"""The measures that are compared: how each is computed, which direction is good, and how much data it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from kvwatch.core.history.regimes import Regime
-from kvwatch.experiment.series import (
-    ENGINE_SECONDS,
-    FULL_SECONDS,
-    RUNNING,
-    SECONDS,
-    WAITING,
-    count,
-    in_regime,
-)
-from kvwatch.experiment.totals import Totals
+from kvwatch.experiment.series import ENGINE_SECONDS, FULL_SECONDS, RUNNING, SECONDS, WAITING, column
 
 
 class Better(StrEnum):
-    """Which way is good; NEITHER for what is good or bad only together with other numbers."""
+    """Which direction is good; NEITHER for what is good or bad only together with other measures."""
 
     LOWER = "lower"
     HIGHER = "higher"
@@ -28,7 +19,7 @@ class Better(StrEnum):
 
 
 class MeasureGroup(StrEnum):
-    """What a measure is about, as headings of a table."""
+    """Headings of the table."""
 
     LATENCY = "latency"
     THROUGHPUT = "throughput"
@@ -38,8 +29,8 @@ class MeasureGroup(StrEnum):
 
 
 class Scale(StrEnum):
-    """How a difference is told: RATIO as per cent of the baseline (for numbers above zero, whose errors grow with
-    them; reckoned in logarithms), DIFFERENCE in the number's own unit (for those that may be zero)."""
+    """RATIO: a difference is a share of the baseline, computed from logarithms; for numbers above zero, whose errors
+    grow with them. DIFFERENCE: it has the unit of the measure; for numbers that may be zero."""
 
     RATIO = "ratio"
     DIFFERENCE = "difference"
@@ -47,58 +38,62 @@ class Scale(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number of a run.
+    """One number of a run: the ratio of two columns, the `q`-quantile of a histogram, or without either the
+    `q`-quantile of KV usage.
 
-    `needs` are the signals it is made of. `events` is the column of what must have happened at least `least` times in
-    either run. `margin` is the difference that matters to nobody, for a DIFFERENCE in its own unit; for a RATIO that
-    is a setting. `headline` rows decide the verdict on the whole and share its 5 % between them.
+    `needs` are the signals it is computed from. `events` is the column that must reach `least` in both runs. `margin`
+    is the difference that does not matter, in the unit of a DIFFERENCE; of a RATIO it is an option of the command.
+    `headline` measures decide the overall verdict and share its error rate of 5 %.
     """
 
     id: str
     title: str
     group: MeasureGroup
-    of: Callable[[Totals], float | None]
     needs: tuple[str, ...]
     unit: str = ""
+    numerator: str = ""
+    denominator: str = ""
+    histogram: str = ""
+    q: float = 0.0
     better: Better = Better.LOWER
     scale: Scale = Scale.RATIO
     margin: float = 0.0
     events: str = ""
     least: float = 0.0
     headline: bool = False
-    histogram: str = ""
-    """The histogram of which it is a quantile, if it is one; `q` is which (0-1)."""
-    q: float = 0.0
 
 
 _BEYOND = 4.0
-"""Observations beyond a quantile that it needs: p95 80, p99 400. With less it is the largest few of all."""
+"""Observations required beyond a quantile: 80 in all for p95, 400 for p99. With fewer it is only the largest few."""
 _FEW = 20.0
 _RARE = 60.0
-"""Requests from which on none with a preemption or an error is surely less than 5 %: three by their number."""
-_LATENCIES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+"""Requests required for rare events: if 60 have none, fewer than 5 % do (rule of three)."""
+_LATENCIES = (
     ("ttft", "TTFT", "time_to_first_token_seconds", ("p50", "p95")),
     ("itl", "ITL", "inter_token_latency_seconds", ("p95",)),
     ("queue", "queue time", "request_queue_time_seconds", ()),
     ("e2e", "e2e latency", "e2e_request_latency_seconds", ("p95",)),
 )
-"""Of each latency its short name, its title, its histogram, and which of its quantiles are headlines."""
+"""Short name, title, histogram and headline quantiles of each latency."""
 _QUANTILES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
-_FINISHED = "requests_finished_total"
-_GAUGES = ("kv_cache_usage_ratio", "requests_running", "requests_waiting")
+_FINISHED, _BY_SOURCE = "requests_finished_total", "prompt_tokens_by_source_total"
+_USAGE, _GAUGES = "kv_cache_usage_ratio", ("kv_cache_usage_ratio", "requests_running", "requests_waiting")
+HIT_RATIO = "prefix_cache_hit_ratio"
 
 
 def _latencies() -> Iterator[Measure]:
     """The mean, exact whatever the buckets are, and quantiles of each latency."""
     for short, title, signal, headlines in _LATENCIES:
+        count = column(signal, "count")
         yield Measure(
             f"{short}_mean_seconds",
             f"{title} mean",
             MeasureGroup.LATENCY,
-            lambda totals, signal=signal: totals.mean(signal),  # type: ignore[misc]
             (signal,),
             "s",
-            events=count(signal),
+            numerator=column(signal, "sum"),
+            denominator=count,
+            events=count,
             least=_FEW,
         )
         for name, q in _QUANTILES:
@@ -106,35 +101,27 @@ def _latencies() -> Iterator[Measure]:
                 f"{short}_{name}_seconds",
                 f"{title} {name}",
                 MeasureGroup.LATENCY,
-                _quantile_of(signal, q),
                 (signal,),
                 "s",
-                events=count(signal),
-                least=max(_FEW, round(_BEYOND / (1 - q))),
-                headline=name in headlines,
                 histogram=signal,
                 q=q,
+                events=count,
+                least=max(_FEW, round(_BEYOND / (1 - q))),
+                headline=name in headlines,
             )
 
 
-def _quantile_of(signal: str, q: float) -> Callable[[Totals], float | None]:
-    def of(totals: Totals) -> float | None:
-        found = totals.quantile(signal, q)
-        return found.value if found else None
-
-    return of
-
-
-def _throughput(id_: str, title: str, column: str, *, headline: bool = False) -> Measure:
+def _throughput(id_: str, title: str, counter: str, *, headline: bool = False) -> Measure:
     return Measure(
         id_,
         title,
         MeasureGroup.THROUGHPUT,
-        lambda totals: totals.ratio(column, SECONDS),
-        (column,),
+        (counter,),
         "/s",
+        numerator=counter,
+        denominator=SECONDS,
         better=Better.HIGHER,
-        events=column,
+        events=counter,
         least=_FEW,
         headline=headline,
     )
@@ -144,39 +131,31 @@ def _share(
     id_: str,
     title: str,
     group: MeasureGroup,
-    column: str,
-    *by: str,
+    parts: tuple[str, str],
+    *,
     needs: tuple[str, ...] = (),
-    **more: object,
+    better: Better = Better.NEITHER,
+    least: float = 0.0,
 ) -> Measure:
+    """A share (0-1). `parts` are its numerator and denominator; the denominator also counts the events."""
     return Measure(
         id_,
         title,
         group,
-        lambda totals: totals.ratio(column, *by),
-        needs or (column, *by),
+        needs or parts,
         "%",
+        numerator=parts[0],
+        denominator=parts[1],
+        better=better,
         scale=Scale.DIFFERENCE,
         margin=0.05,
-        **more,  # type: ignore[arg-type]
+        events=parts[1] if least else "",
+        least=least,
     )
 
 
-def _regimes() -> Iterator[Measure]:
-    for regime in Regime:
-        if regime not in {Regime.UNKNOWN, Regime.DOWN}:
-            yield _share(
-                f"{regime}_time_ratio",
-                regime.replace("_", " "),
-                MeasureGroup.REGIMES,
-                in_regime(regime),
-                ENGINE_SECONDS,
-                needs=_GAUGES,
-                better=Better.NEITHER,
-            )
-
-
-MEASURES: tuple[Measure, ...] = (
+_LOAD, _CACHE = MeasureGroup.LOAD, MeasureGroup.CACHE
+MEASURES = (
     *_latencies(),
     _throughput("generation_tokens_per_second", "generated tokens", "generation_tokens_total", headline=True),
     _throughput("prompt_tokens_per_second", "prompt tokens", "prompt_tokens_total"),
@@ -184,17 +163,19 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "requests_running_mean",
         "running, mean",
-        MeasureGroup.LOAD,
-        lambda totals: totals.ratio(RUNNING, SECONDS),
+        _LOAD,
         ("requests_running",),
+        numerator=RUNNING,
+        denominator=SECONDS,
         better=Better.NEITHER,
     ),
     Measure(
         "requests_waiting_mean",
         "waiting, mean",
-        MeasureGroup.LOAD,
-        lambda totals: totals.ratio(WAITING, SECONDS),
+        _LOAD,
         ("requests_waiting",),
+        numerator=WAITING,
+        denominator=SECONDS,
         scale=Scale.DIFFERENCE,
         margin=0.5,
         headline=True,
@@ -202,20 +183,19 @@ MEASURES: tuple[Measure, ...] = (
     _share(
         "requests_failed_ratio",
         "requests with an error",
-        MeasureGroup.LOAD,
-        f"{_FINISHED}/error",
-        _FINISHED,
+        _LOAD,
+        (f"{_FINISHED}/error", _FINISHED),
         needs=(_FINISHED,),
-        events=_FINISHED,
+        better=Better.LOWER,
         least=_RARE,
     ),
     Measure(
         "kv_cache_usage_median_ratio",
         "KV usage, median",
-        MeasureGroup.CACHE,
-        lambda totals: totals.usage(0.5),
-        ("kv_cache_usage_ratio",),
+        _CACHE,
+        (_USAGE,),
         "%",
+        q=0.5,
         better=Better.NEITHER,
         scale=Scale.DIFFERENCE,
         margin=0.05,
@@ -223,18 +203,17 @@ MEASURES: tuple[Measure, ...] = (
     _share(
         "kv_cache_usage_full_time_ratio",
         "time with KV usage ≥ 95 %",
-        MeasureGroup.CACHE,
-        FULL_SECONDS,
-        ENGINE_SECONDS,
-        needs=("kv_cache_usage_ratio",),
-        better=Better.NEITHER,
+        _CACHE,
+        (FULL_SECONDS, ENGINE_SECONDS),
+        needs=(_USAGE,),
     ),
     Measure(
         "preemptions_per_finished_request",
         "preemptions per finished request",
-        MeasureGroup.CACHE,
-        lambda totals: totals.ratio("preemptions_total", _FINISHED),
+        _CACHE,
         ("preemptions_total", _FINISHED),
+        numerator="preemptions_total",
+        denominator=_FINISHED,
         scale=Scale.DIFFERENCE,
         margin=0.05,
         events=_FINISHED,
@@ -242,23 +221,31 @@ MEASURES: tuple[Measure, ...] = (
         headline=True,
     ),
     _share(
-        "prefix_cache_hit_ratio",
+        HIT_RATIO,
         "prefix hit ratio",
-        MeasureGroup.CACHE,
-        "prefix_cache_hit_tokens_total",
-        "prefix_cache_queried_tokens_total",
+        _CACHE,
+        ("prefix_cache_hit_tokens_total", "prefix_cache_queried_tokens_total"),
         better=Better.HIGHER,
     ),
     _share(
         "prompt_tokens_reused_ratio",
         "prompt tokens from the cache",
-        MeasureGroup.CACHE,
-        "prompt_tokens_by_source_total/local_cache_hit",
-        "prompt_tokens_by_source_total",
-        needs=("prompt_tokens_by_source_total",),
+        _CACHE,
+        (f"{_BY_SOURCE}/local_cache_hit", _BY_SOURCE),
+        needs=(_BY_SOURCE,),
         better=Better.HIGHER,
     ),
-    *_regimes(),
+    *(
+        _share(
+            f"{regime}_time_ratio",
+            regime.replace("_", " "),
+            MeasureGroup.REGIMES,
+            (column("regime", regime), ENGINE_SECONDS),
+            needs=_GAUGES,
+        )
+        for regime in Regime
+        if regime not in {Regime.UNKNOWN, Regime.DOWN}
+    ),
 )
-HIT_RATIO = "prefix_cache_hit_ratio"
+"""In the order of the report."""
 HEADLINES = tuple(measure for measure in MEASURES if measure.headline)
