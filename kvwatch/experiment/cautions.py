@@ -193,7 +193,7 @@ def recording_time_needed(
             f"too short to show whether {title} is {within} or different: record at least"
             f" {ceil(seconds[title] / 60)} min of this load for each run"
         )
-    yield _note("too_short_to_tell", text)
+    yield _note("recording_too_short", text)
 
 
 def _half_width(measure: Measure, found: Difference, margin: float) -> float | None:

@@ -129,7 +129,7 @@ def verdict_word(candidate: Candidate) -> str:
 
 
 def within_words(candidate: Candidate) -> str:
-    """The margin with which the runs are the same, to follow the verdict; empty if there is none."""
+    """The margin with which the runs are the same, to follow the verdict; empty if unknown."""
     return "" if candidate.same_within is None else f", the same within {100 * candidate.same_within:.0f} %"
 
 

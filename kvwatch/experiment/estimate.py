@@ -1,4 +1,4 @@
-"""The value of a measure in one run with its standard error, or the reason why there is none."""
+"""The value of a measure in one run with its standard error, or the reason why it is missing."""
 
 from __future__ import annotations
 

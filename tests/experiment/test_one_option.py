@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvwatch.core.judgement.policy import Policy
-from kvwatch.experiment import MeasuredRun, compare, run_of
-from kvwatch.experiment.comparison import Candidate
-from kvwatch.experiment.differences import SHOWN, DifferenceVerdict
+from kvwatch.experiment.comparison import Candidate, compare
+from kvwatch.experiment.differences import DIFFERENT, DifferenceVerdict
+from kvwatch.experiment.measured_run import MeasuredRun, run_of
 from kvwatch.recording import Record
 
 Recorded = Callable[[str], MeasuredRun]
@@ -24,7 +24,7 @@ def changed(candidate: Candidate) -> dict[str, tuple[str, str]]:
 
 def test_fewer_slots(recorded: Recorded) -> None:
     found = against_base(recorded, "slots-1")
-    assert changed(found) == {"--max-num-seqs, as seen": ("10 or more", "1")}
+    assert changed(found) == {"--max-num-seqs, as observed": ("10 or more", "1")}
     assert not found.cautions
     assert found.verdict is DifferenceVerdict.WORSE
     said = {name: one.verdict for name, one in found.differences.items()}
@@ -73,10 +73,10 @@ def test_nothing_changed(recorded: Recorded) -> None:
     """The same server, started and recorded anew."""
     found = against_base(recorded, "base-c")
     assert found.changed == ()
-    assert {one.id for one in found.cautions} == {"no_option_changed", "too_short_to_tell"}
+    assert {one.id for one in found.cautions} == {"no_option_changed", "recording_too_short"}
     assert found.verdict is DifferenceVerdict.NOT_SHOWN
     assert found.differences["prefix_cache_hit_ratio"].verdict is DifferenceVerdict.SAME
-    assert not {one.verdict for one in found.differences.values()} & SHOWN
+    assert not {one.verdict for one in found.differences.values()} & DIFFERENT
 
 
 def test_nothing_changed_within_a_run(pages: Callable[[str], list[Record]]) -> None:
@@ -88,7 +88,7 @@ def test_nothing_changed_within_a_run(pages: Callable[[str], list[Record]]) -> N
     (found,) = compare([first, second]).candidates
     assert found.changed == ()
     assert found.verdict in {DifferenceVerdict.SAME, DifferenceVerdict.NOT_SHOWN}
-    assert {one.id for one in found.cautions} == {"no_option_changed", "too_short_to_tell"}
+    assert {one.id for one in found.cautions} == {"no_option_changed", "recording_too_short"}
     said = {name: one.verdict for name, one in found.differences.items()}
     assert said["requests_waiting_mean"] is said["preemptions_per_finished_request"] is DifferenceVerdict.SAME
     assert said["kv_limited_time_ratio"] is said["kv_cache_usage_full_time_ratio"] is DifferenceVerdict.SAME
