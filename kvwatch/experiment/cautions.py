@@ -51,12 +51,13 @@ class Caution:
     text: str
 
 
-def _warning(id_: str, text: str) -> Caution:
-    return Caution(id_, Weight.WARNING, text)
+_WARNING, _NOTE = Weight.WARNING, Weight.NOTE
+_Check = tuple[bool, Weight, str, str]
 
 
-def _note(id_: str, text: str) -> Caution:
-    return Caution(id_, Weight.NOTE, text)
+def _cautions(checks: Sequence[_Check]) -> Iterator[Caution]:
+    """A caution for each check that applies."""
+    return (Caution(id_, weight, text) for applies, weight, id_, text in checks if applies)
 
 
 def warnings_first(cautions: Sequence[Caution]) -> tuple[Caution, ...]:
@@ -68,50 +69,61 @@ def warnings_first(cautions: Sequence[Caution]) -> tuple[Caution, ...]:
 
 def of_pair(baseline: Side, candidate: Side, changed: Sequence[Change], differs: bool) -> Iterator[Caution]:
     """What else differs between two runs. `differs`: a headline measure is different."""
-    options = options_changed(changed)
-    if options == 0:
-        yield _note(
-            "no_option_changed",
-            "no changed option is visible. This is expected for two runs of one configuration; otherwise it is an"
-            " option that vLLM's metrics do not show (--max-num-batched-tokens, --tensor-parallel-size, …)",
-        )
-    elif options > 1:
-        names = ", ".join(change.title for change in changed if not change.follows)
-        yield _warning(
-            "several_options_changed",
-            f"{options} options differ ({names}), so the cause of the difference is unknown. Change one at a time",
-        )
-    if not changed and differs:
-        yield _warning(
-            "differs_unchanged",
-            "the runs differ, but no visible option does: something else changed (other work on the machine, the"
-            " order of requests). A difference between other runs that is no larger means nothing",
-        )
+    ours, theirs, options = baseline.run, candidate.run, options_changed(changed)
+    names = ", ".join(change.title for change in changed if not change.follows)
+    same = ours.began == theirs.began and baseline.totals == candidate.totals
+    models = " and ".join(", ".join(run.models) or "none" for run in (ours, theirs))
+    durations = f"{format_duration(ours.duration_s)} and {format_duration(theirs.duration_s)}"
+    intervals = f"every {format_duration(ours.interval_s)} and every {format_duration(theirs.interval_s)}"
+    yield from _cautions([
+        (options == 0, _NOTE, "no_option_changed",
+         ("no changed option is visible. This is expected for two runs of one configuration; otherwise it is an option"
+         " that vLLM's metrics do not show (--max-num-batched-tokens, --tensor-parallel-size, …)")),
+        (options > 1, _WARNING, "several_options_changed",
+         f"{options} options differ ({names}), so the cause of the difference is unknown. Change one at a time"),
+        (differs and not changed, _WARNING, "differs_unchanged",
+         ("the runs differ, but no visible option does: something else changed (other work on the machine, the order"
+         " of requests). A difference between other runs that is no larger means nothing")),
+        (same, _WARNING, "same_run", "both files hold the same recording"),
+        (ours.models != theirs.models, _WARNING, "models", f"the served models differ: {models}"),
+        (ours.engines != theirs.engines, _NOTE, "engines",
+         f"{ours.engines} and {theirs.engines} engines: throughput and queues are those of the whole server"),
+        (ours.generation != theirs.generation, _NOTE, "generations",
+         (f"engine generations {ours.generation} and {theirs.generation}: signals that one of them lacks are not"
+         " compared, and they count preemptions differently")),
+        (_differ(ours.duration_s, theirs.duration_s, _DURATIONS), _NOTE, "durations",
+         f"{durations} are compared: the longer run sees rarer peaks, and a growing queue grows longer"),
+        (_differ(ours.interval_s, theirs.interval_s, _INTERVALS), _NOTE, "intervals",
+         f"scraped {intervals}: peaks and shares of time are less accurate at the longer interval"),
+    ])  # fmt: skip
     yield from _load(baseline, candidate)
-    yield from _conditions(baseline, candidate)
+
+
+def _differ(first: float, second: float, times: float) -> bool:
+    return max(first, second) > times * min(first, second)
 
 
 def _load(baseline: Side, candidate: Side) -> Iterator[Caution]:
+    """Whether arrival rates and lengths of requests differ by more than chance."""
     before, after = arrivals(baseline), arrivals(candidate)
     if before is not None and after is not None:
         noise = 2 * sqrt(sum(rate**2 / max(came, 1) for came, rate in (before, after)))
         if abs(after[1] - before[1]) > max(_ALIKE * max(before[1], after[1]), noise):
-            rates = f"{format_number(before[1])} and {format_number(after[1])} requests/s arrived"
-            yield _warning(
-                "arrivals",
-                f"the load differed: {rates}. Latencies and KV usage follow the load. Send the same requests at the"
-                " same times",
+            text = (
+                f"the load differed: {format_number(before[1])} and {format_number(after[1])} requests/s arrived."
+                " Latencies and KV usage follow the load. Send the same requests at the same times"
             )
+            yield Caution("arrivals", _WARNING, text)
     for name in ("prompt", "generation"):
         ours, theirs = (side.totals.histogram(f"request_{name}_tokens") for side in (baseline, candidate))
         apart = distance(ours, theirs)
         if apart and apart > max(_ALIKE, _KOLMOGOROV * sqrt(1 / ours.count + 1 / theirs.count)):
             means = " and ".join(format_number(one.sum / one.count) for one in (ours, theirs))
-            yield _warning(
-                f"{name}_lengths",
+            text = (
                 f"the {name} lengths differed (mean {means} tokens; at least {100 * apart:.0f} % of the requests have"
-                " other lengths). Send the same prompts",
+                " other lengths). Send the same prompts"
             )
+            yield Caution(f"{name}_lengths", _WARNING, text)
 
 
 def arrivals(side: Side) -> tuple[float, float] | None:
@@ -132,43 +144,6 @@ def distance(one: Histogram, other: Histogram) -> float | None:
         return None
     pairs = zip(one.counts, other.counts, strict=True)
     return max((abs(a / one.count - b / other.count) for a, b in pairs), default=0.0)
-
-
-def _conditions(baseline: Side, candidate: Side) -> Iterator[Caution]:
-    ours, theirs = baseline.run, candidate.run
-    if ours.began == theirs.began and baseline.totals == candidate.totals:
-        yield _warning("same_run", "both files hold the same recording")
-    if ours.models != theirs.models:
-        models = " and ".join(", ".join(run.models) or "none" for run in (ours, theirs))
-        yield _warning("models", f"the served models differ: {models}")
-    if ours.engines != theirs.engines:
-        yield _note(
-            "engines",
-            f"{ours.engines} and {theirs.engines} engines: throughput and waiting requests are those of the whole"
-            " server",
-        )
-    if ours.generation != theirs.generation:
-        yield _note(
-            "generations",
-            f"engine generations {ours.generation} and {theirs.generation}: signals that one of them lacks are not"
-            " compared, and they count preemptions differently",
-        )
-    if _differ(ours.duration_s, theirs.duration_s, _DURATIONS):
-        yield _note(
-            "durations",
-            f"{format_duration(ours.duration_s)} and {format_duration(theirs.duration_s)} are compared: the longer"
-            " run sees rarer peaks, and a growing queue grows longer",
-        )
-    if _differ(ours.interval_s, theirs.interval_s, _INTERVALS):
-        yield _note(
-            "intervals",
-            f"scraped every {format_duration(ours.interval_s)} and every {format_duration(theirs.interval_s)}:"
-            " peaks and shares of time are less accurate at the longer interval",
-        )
-
-
-def _differ(first: float, second: float, times: float) -> bool:
-    return max(first, second) > times * min(first, second)
 
 
 def recording_time_needed(
@@ -193,7 +168,7 @@ def recording_time_needed(
             f"too short to show whether {title} is {within} or different: record at least"
             f" {ceil(seconds[title] / 60)} min of this load for each run"
         )
-    yield _note("recording_too_short", text)
+    yield Caution("recording_too_short", _NOTE, text)
 
 
 def _half_width(measure: Measure, found: Difference, margin: float) -> float | None:
@@ -212,61 +187,45 @@ def _half_width(measure: Measure, found: Difference, margin: float) -> float | N
 def of_run(side: Side) -> Iterator[Caution]:
     """Whether a run was undisturbed, warm and settled."""
     run, totals = side.run, side.totals
-    if run.restarts:
-        times = "once" if run.restarts == 1 else f"{run.restarts} times"
-        yield _warning(
-            "restarted",
-            f"the server restarted {times} during {run.name}: requests were lost, and the cache began empty",
-        )
-    if run.several_servers:
-        yield _warning(
-            "several_servers",
-            f"several servers answered in turn in {run.name}, so increases are unknown. Record one of them",
-        )
-    if run.failed > _FAILED_SCRAPES * run.scrapes:
-        yield _warning(
-            "failed_scrapes",
-            f"{run.failed} of {run.scrapes} scrapes of {run.name} failed: what happened meanwhile is unknown",
-        )
-    if run.unread:
-        yield _note("unread", f"{run.unread} unreadable lines of {run.name} were skipped")
-    if run.up_since is not None and 0 <= run.began - run.up_since < _COLD_S and not run.warmup_s:
-        yield _warning(
-            "cold",
-            f"{run.name} begins {format_duration(run.began - run.up_since)} after the server started, without a"
-            " warm-up: the first requests are slow. Record with --warmup",
-        )
-    yield from _growth(side)
+    times = "once" if run.restarts == 1 else f"{run.restarts} times"
+    up_s = None if run.up_since is None else run.began - run.up_since
+    cold = up_s is not None and 0 <= up_s < _COLD_S and not run.warmup_s
+    first, last = _in_thirds(side)
     finished = totals.sum(_FINISHED)
     failed = totals.sum(f"{_FINISHED}/error") + totals.sum(f"{_FINISHED}/abort")
-    if finished and failed > _FAILED_REQUESTS * finished:
-        yield _warning(
-            "failing",
-            f"{100 * failed / finished:.0f} % of the requests of {run.name} failed or were aborted: latencies are"
-            " those of the others",
-        )
+    return _cautions([
+        (run.restarts > 0, _WARNING, "restarted",
+         f"the server restarted {times} during {run.name}: requests were lost, and the cache began empty"),
+        (run.several_servers, _WARNING, "several_servers",
+         f"several servers answered in turn in {run.name}, so increases are unknown. Record one of them"),
+        (run.failed > _FAILED_SCRAPES * run.scrapes, _WARNING, "failed_scrapes",
+         f"{run.failed} of {run.scrapes} scrapes of {run.name} failed: what happened meanwhile is unknown"),
+        (run.unread > 0, _NOTE, "unread", f"{run.unread} unreadable lines of {run.name} were skipped"),
+        (cold, _WARNING, "cold",
+         (f"{run.name} begins {format_duration(up_s or 0.0)} after the server started, without a warm-up: the first"
+         " requests are slow. Record with --warmup")),
+        (last > 2 and last - first > _GROWTH * last, _WARNING, "not_settled",
+         (f"requests in the server grew from {format_number(first)} to {format_number(last)} in {run.name}: it"
+         " finishes fewer than arrive. Latencies depend on the length of the run, and intervals are wide")),
+        (failed > _FAILED_REQUESTS * finished, _WARNING, "failing",
+         (f"{100 * failed / (finished or 1):.0f} % of the requests of {run.name} failed or were aborted: latencies are"
+         " those of the others")),
+    ])  # fmt: skip
 
 
-def _growth(side: Side) -> Iterator[Caution]:
+def _in_thirds(side: Side) -> tuple[float, float]:
+    """Mean requests in the server in the first and the last third of a run; 0 if it has too few steps."""
     inside = side.run.series.per_second(RUNNING) + side.run.series.per_second(WAITING)
     third = len(inside) // 3
     if third < _MIN_STEPS:
-        return
-    first, last = float(inside[:third].mean()), float(inside[-third:].mean())
-    if last > 2 and last - first > _GROWTH * last:
-        yield _warning(
-            "not_settled",
-            f"requests in the server grew from {format_number(first)} to {format_number(last)} in {side.run.name}: it"
-            " finishes fewer than arrive. Latencies depend on the length of the run, and intervals are wide",
-        )
+        return 0.0, 0.0
+    return float(inside[:third].mean()), float(inside[-third:].mean())
 
 
 def of_lengths(sides: Sequence[Side]) -> Iterator[Caution]:
     """Runs too short for the worst case."""
     shortest = min(side.run.duration_s for side in sides)
-    if shortest < _WORST_CASE_S - 1:
-        yield _note(
-            "short",
-            f"runs of {format_duration(shortest)} say nothing about the worst case: that needs at least 30 min of"
-            " steady load",
-        )
+    text = (
+        f"runs of {format_duration(shortest)} say nothing about the worst case: record 30 min of steady load"
+    )
+    return _cautions([(shortest < _WORST_CASE_S - 1, _NOTE, "short", text)])

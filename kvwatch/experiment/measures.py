@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from kvwatch.core.history.regimes import Regime
 from kvwatch.experiment.series import ENGINE_SECONDS, FULL_SECONDS, RUNNING, SECONDS, WAITING, column
@@ -50,14 +51,14 @@ class Measure:
     title: str
     group: MeasureGroup
     needs: tuple[str, ...]
-    unit: str = ""
     numerator: str = ""
     denominator: str = ""
-    histogram: str = ""
-    q: float = 0.0
+    unit: str = ""
     better: Better = Better.LOWER
     scale: Scale = Scale.RATIO
     margin: float = 0.0
+    histogram: str = ""
+    q: float = 0.0
     events: str = ""
     least: float = 0.0
     headline: bool = False
@@ -68,184 +69,64 @@ _BEYOND = 4.0
 _FEW = 20.0
 _RARE = 60.0
 """Requests required for rare events: if 60 have none, fewer than 5 % do (rule of three)."""
-_LATENCIES = (
-    ("ttft", "TTFT", "time_to_first_token_seconds", ("p50", "p95")),
-    ("itl", "ITL", "inter_token_latency_seconds", ("p95",)),
-    ("queue", "queue time", "request_queue_time_seconds", ()),
-    ("e2e", "e2e latency", "e2e_request_latency_seconds", ("p95",)),
-)
-"""Short name, title, histogram and headline quantiles of each latency."""
-_QUANTILES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
-_FINISHED, _BY_SOURCE = "requests_finished_total", "prompt_tokens_by_source_total"
+_FINISHED, _PROMPT_SOURCES = "requests_finished_total", "prompt_tokens_by_source_total"
+_PREEMPTED, _CACHED = "preemptions_total", f"{_PROMPT_SOURCES}/local_cache_hit"
+_HITS = ("prefix_cache_hit_tokens_total", "prefix_cache_queried_tokens_total")
 _USAGE, _GAUGES = "kv_cache_usage_ratio", ("kv_cache_usage_ratio", "requests_running", "requests_waiting")
+_QUANTILES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
 HIT_RATIO = "prefix_cache_hit_ratio"
 
 
-def _latencies() -> Iterator[Measure]:
-    """The mean, exact whatever the buckets are, and quantiles of each latency."""
-    for short, title, signal, headlines in _LATENCIES:
-        count = column(signal, "count")
+def _latency(name: str, title: str, signal: str, *headlines: str) -> Iterator[Measure]:
+    """The mean, which is exact whatever the buckets are, and quantiles of a histogram."""
+    group, count, total = MeasureGroup.LATENCY, column(signal, "count"), column(signal, "sum")
+    yield Measure(
+        f"{name}_mean_seconds", f"{title} mean", group, (signal,), total, count, "s", events=count, least=_FEW
+    )
+    for short, q in _QUANTILES:
+        least, headline = max(_FEW, round(_BEYOND / (1 - q))), short in headlines
         yield Measure(
-            f"{short}_mean_seconds",
-            f"{title} mean",
-            MeasureGroup.LATENCY,
-            (signal,),
-            "s",
-            numerator=column(signal, "sum"),
-            denominator=count,
-            events=count,
-            least=_FEW,
-        )
-        for name, q in _QUANTILES:
-            yield Measure(
-                f"{short}_{name}_seconds",
-                f"{title} {name}",
-                MeasureGroup.LATENCY,
-                (signal,),
-                "s",
-                histogram=signal,
-                q=q,
-                events=count,
-                least=max(_FEW, round(_BEYOND / (1 - q))),
-                headline=name in headlines,
-            )
+            f"{name}_{short}_seconds", f"{title} {short}", group, (signal,), unit="s", histogram=signal, q=q,
+            events=count, least=least, headline=headline,
+        )  # fmt: skip
 
 
 def _throughput(id_: str, title: str, counter: str, *, headline: bool = False) -> Measure:
     return Measure(
-        id_,
-        title,
-        MeasureGroup.THROUGHPUT,
-        (counter,),
-        "/s",
-        numerator=counter,
-        denominator=SECONDS,
-        better=Better.HIGHER,
-        events=counter,
-        least=_FEW,
-        headline=headline,
-    )
+        id_, title, MeasureGroup.THROUGHPUT, (counter,), counter, SECONDS, "/s", Better.HIGHER, events=counter,
+        least=_FEW, headline=headline,
+    )  # fmt: skip
 
 
-def _share(
-    id_: str,
-    title: str,
-    group: MeasureGroup,
-    parts: tuple[str, str],
-    *,
-    needs: tuple[str, ...] = (),
-    better: Better = Better.NEITHER,
-    least: float = 0.0,
-) -> Measure:
-    """A share (0-1). `parts` are its numerator and denominator; the denominator also counts the events."""
-    return Measure(
-        id_,
-        title,
-        group,
-        needs or parts,
-        "%",
-        numerator=parts[0],
-        denominator=parts[1],
-        better=better,
-        scale=Scale.DIFFERENCE,
-        margin=0.05,
-        events=parts[1] if least else "",
-        least=least,
-    )
-
-
-_LOAD, _CACHE = MeasureGroup.LOAD, MeasureGroup.CACHE
+_share = partial(Measure, unit="%", scale=Scale.DIFFERENCE, margin=0.05)
+_LOAD, _CACHE, _REGIMES = MeasureGroup.LOAD, MeasureGroup.CACHE, MeasureGroup.REGIMES
+_HIGHER, _NEITHER, _DIFFERENCE = Better.HIGHER, Better.NEITHER, Scale.DIFFERENCE
 MEASURES = (
-    *_latencies(),
+    *_latency("ttft", "TTFT", "time_to_first_token_seconds", "p50", "p95"),
+    *_latency("itl", "ITL", "inter_token_latency_seconds", "p95"),
+    *_latency("queue", "queue time", "request_queue_time_seconds"),
+    *_latency("e2e", "e2e latency", "e2e_request_latency_seconds", "p95"),
     _throughput("generation_tokens_per_second", "generated tokens", "generation_tokens_total", headline=True),
     _throughput("prompt_tokens_per_second", "prompt tokens", "prompt_tokens_total"),
     _throughput("requests_finished_per_second", "finished requests", _FINISHED),
-    Measure(
-        "requests_running_mean",
-        "running, mean",
-        _LOAD,
-        ("requests_running",),
-        numerator=RUNNING,
-        denominator=SECONDS,
-        better=Better.NEITHER,
-    ),
-    Measure(
-        "requests_waiting_mean",
-        "waiting, mean",
-        _LOAD,
-        ("requests_waiting",),
-        numerator=WAITING,
-        denominator=SECONDS,
-        scale=Scale.DIFFERENCE,
-        margin=0.5,
-        headline=True,
-    ),
-    _share(
-        "requests_failed_ratio",
-        "requests with an error",
-        _LOAD,
-        (f"{_FINISHED}/error", _FINISHED),
-        needs=(_FINISHED,),
-        better=Better.LOWER,
-        least=_RARE,
-    ),
-    Measure(
-        "kv_cache_usage_median_ratio",
-        "KV usage, median",
-        _CACHE,
-        (_USAGE,),
-        "%",
-        q=0.5,
-        better=Better.NEITHER,
-        scale=Scale.DIFFERENCE,
-        margin=0.05,
-    ),
-    _share(
-        "kv_cache_usage_full_time_ratio",
-        "time with KV usage ≥ 95 %",
-        _CACHE,
-        (FULL_SECONDS, ENGINE_SECONDS),
-        needs=(_USAGE,),
-    ),
-    Measure(
-        "preemptions_per_finished_request",
-        "preemptions per finished request",
-        _CACHE,
-        ("preemptions_total", _FINISHED),
-        numerator="preemptions_total",
-        denominator=_FINISHED,
-        scale=Scale.DIFFERENCE,
-        margin=0.05,
-        events=_FINISHED,
-        least=_RARE,
-        headline=True,
-    ),
-    _share(
-        HIT_RATIO,
-        "prefix hit ratio",
-        _CACHE,
-        ("prefix_cache_hit_tokens_total", "prefix_cache_queried_tokens_total"),
-        better=Better.HIGHER,
-    ),
-    _share(
-        "prompt_tokens_reused_ratio",
-        "prompt tokens from the cache",
-        _CACHE,
-        (f"{_BY_SOURCE}/local_cache_hit", _BY_SOURCE),
-        needs=(_BY_SOURCE,),
-        better=Better.HIGHER,
-    ),
-    *(
-        _share(
-            f"{regime}_time_ratio",
-            regime.replace("_", " "),
-            MeasureGroup.REGIMES,
-            (column("regime", regime), ENGINE_SECONDS),
-            needs=_GAUGES,
-        )
-        for regime in Regime
-        if regime not in {Regime.UNKNOWN, Regime.DOWN}
-    ),
-)
+    Measure("requests_running_mean", "running, mean", _LOAD, ("requests_running",), RUNNING, SECONDS,
+            better=_NEITHER),
+    Measure("requests_waiting_mean", "waiting, mean", _LOAD, ("requests_waiting",), WAITING, SECONDS,
+            scale=_DIFFERENCE, margin=0.5, headline=True),
+    _share("requests_failed_ratio", "requests with an error", _LOAD, (_FINISHED,), f"{_FINISHED}/error", _FINISHED,
+           events=_FINISHED, least=_RARE),
+    _share("kv_cache_usage_median_ratio", "KV usage, median", _CACHE, (_USAGE,), q=0.5, better=_NEITHER),
+    _share("kv_cache_usage_full_time_ratio", "time with KV usage ≥ 95 %", _CACHE, (_USAGE,), FULL_SECONDS,
+           ENGINE_SECONDS, better=_NEITHER),
+    Measure("preemptions_per_finished_request", "preemptions per finished request", _CACHE,
+            (_PREEMPTED, _FINISHED), _PREEMPTED, _FINISHED, scale=_DIFFERENCE, margin=0.05, events=_FINISHED,
+            least=_RARE, headline=True),
+    _share(HIT_RATIO, "prefix hit ratio", _CACHE, _HITS, *_HITS, better=_HIGHER),
+    _share("prompt_tokens_reused_ratio", "prompt tokens from the cache", _CACHE, (_PROMPT_SOURCES,), _CACHED,
+           _PROMPT_SOURCES, better=_HIGHER),
+    *(_share(f"{regime}_time_ratio", regime.replace("_", " "), _REGIMES, _GAUGES, column("regime", regime),
+             ENGINE_SECONDS, better=_NEITHER)
+      for regime in Regime if regime not in {Regime.UNKNOWN, Regime.DOWN}),
+)  # fmt: skip
 """In the order of the report."""
 HEADLINES = tuple(measure for measure in MEASURES if measure.headline)
