@@ -71,26 +71,26 @@ def of_pair(baseline: Side, candidate: Side, changed: Sequence[Change], differs:
     """What else differs between two runs. `differs`: a headline measure is different."""
     ours, theirs, options = baseline.run, candidate.run, options_changed(changed)
     names = ", ".join(change.title for change in changed if not change.follows)
-    same = ours.began == theirs.began and baseline.totals == candidate.totals
+    same = ours.began_at == theirs.began_at and baseline.totals == candidate.totals
     models = " and ".join(", ".join(run.models) or "none" for run in (ours, theirs))
     durations = f"{format_duration(ours.duration_s)} and {format_duration(theirs.duration_s)}"
     intervals = f"every {format_duration(ours.interval_s)} and every {format_duration(theirs.interval_s)}"
     yield from _cautions([
         (options == 0, _NOTE, "no_option_changed",
-         ("no changed option is visible. This is expected for two runs of one configuration; otherwise it is an option"
-         " that vLLM's metrics do not show (--max-num-batched-tokens, --tensor-parallel-size, …)")),
+         ("no changed option is visible. This is expected for two runs of one configuration; otherwise it is one that"
+          " vLLM's metrics do not show (--max-num-batched-tokens, --tensor-parallel-size, …)")),
         (options > 1, _WARNING, "several_options_changed",
          f"{options} options differ ({names}), so the cause of the difference is unknown. Change one at a time"),
         (differs and not changed, _WARNING, "differs_unchanged",
          ("the runs differ, but no visible option does: something else changed (other work on the machine, the order"
-         " of requests). A difference between other runs that is no larger means nothing")),
+          " of requests). A difference between other runs that is no larger means nothing")),
         (same, _WARNING, "same_run", "both files hold the same recording"),
         (ours.models != theirs.models, _WARNING, "models", f"the served models differ: {models}"),
         (ours.engines != theirs.engines, _NOTE, "engines",
          f"{ours.engines} and {theirs.engines} engines: throughput and queues are those of the whole server"),
         (ours.generation != theirs.generation, _NOTE, "generations",
          (f"engine generations {ours.generation} and {theirs.generation}: signals that one of them lacks are not"
-         " compared, and they count preemptions differently")),
+          " compared, and they count preemptions differently")),
         (_differ(ours.duration_s, theirs.duration_s, _DURATIONS), _NOTE, "durations",
          f"{durations} are compared: the longer run sees rarer peaks, and a growing queue grows longer"),
         (_differ(ours.interval_s, theirs.interval_s, _INTERVALS), _NOTE, "intervals",
@@ -188,7 +188,7 @@ def of_run(side: Side) -> Iterator[Caution]:
     """Whether a run was undisturbed, warm and settled."""
     run, totals = side.run, side.totals
     times = "once" if run.restarts == 1 else f"{run.restarts} times"
-    up_s = None if run.up_since is None else run.began - run.up_since
+    up_s = None if run.up_since is None else run.began_at - run.up_since
     cold = up_s is not None and 0 <= up_s < _COLD_S and not run.warmup_s
     first, last = _in_thirds(side)
     finished = totals.sum(_FINISHED)
@@ -198,18 +198,18 @@ def of_run(side: Side) -> Iterator[Caution]:
          f"the server restarted {times} during {run.name}: requests were lost, and the cache began empty"),
         (run.several_servers, _WARNING, "several_servers",
          f"several servers answered in turn in {run.name}, so increases are unknown. Record one of them"),
-        (run.failed > _FAILED_SCRAPES * run.scrapes, _WARNING, "failed_scrapes",
-         f"{run.failed} of {run.scrapes} scrapes of {run.name} failed: what happened meanwhile is unknown"),
+        (run.failed_scrapes > _FAILED_SCRAPES * run.scrapes, _WARNING, "failed_scrapes",
+         f"{run.failed_scrapes} of {run.scrapes} scrapes of {run.name} failed: what happened meanwhile is unknown"),
         (run.unread > 0, _NOTE, "unread", f"{run.unread} unreadable lines of {run.name} were skipped"),
         (cold, _WARNING, "cold",
          (f"{run.name} begins {format_duration(up_s or 0.0)} after the server started, without a warm-up: the first"
-         " requests are slow. Record with --warmup")),
+          " requests are slow. Record with --warmup")),
         (last > 2 and last - first > _GROWTH * last, _WARNING, "not_settled",
          (f"requests in the server grew from {format_number(first)} to {format_number(last)} in {run.name}: it"
-         " finishes fewer than arrive. Latencies depend on the length of the run, and intervals are wide")),
+          " finishes fewer than arrive. Latencies depend on the length of the run, and intervals are wide")),
         (failed > _FAILED_REQUESTS * finished, _WARNING, "failing",
-         (f"{100 * failed / (finished or 1):.0f} % of the requests of {run.name} failed or were aborted: latencies are"
-         " those of the others")),
+         (f"{100 * failed / (finished or 1):.0f} % of the requests of {run.name} failed or were aborted: latencies"
+          " are those of the others")),
     ])  # fmt: skip
 
 

@@ -11,6 +11,11 @@ from kvwatch.experiment.comparison_rows import method, verdict_word
 from kvwatch.experiment.estimate import Estimate, Side
 from kvwatch.experiment.measures import MEASURES, Measure, Scale
 
+_RUN_FIELDS = (
+    "name", "began_at", "interval_s", "scrapes", "failed_scrapes", "restarts", "engines", "generation",
+)  # fmt: skip
+_MEASURE_FIELDS = ("id", "title", "group", "better", "scale", "headline")
+
 
 def as_data(comparison: Comparison) -> dict[str, Any]:
     """The whole comparison. Ratios are 0-1; a difference of scale ``ratio`` is a share of the baseline."""
@@ -27,18 +32,11 @@ def as_data(comparison: Comparison) -> dict[str, Any]:
 def _run(side: Side) -> dict[str, Any]:
     run, came = side.run, arrivals(side)
     return {
-        "name": run.name,
-        "began_at": run.began,
+        **{name: getattr(run, name) for name in _RUN_FIELDS},
         "duration_s": round(run.duration_s, 3),
         "warmup_s": round(run.warmup_s, 3),
-        "interval_s": run.interval_s,
-        "scrapes": run.scrapes,
-        "failed_scrapes": run.failed,
-        "restarts": run.restarts,
         "requests_per_second": came[1] if came else None,
-        "engines": run.engines,
         "models": list(run.models),
-        "generation": run.generation,
         "peaks": dict(run.peaks),
         "block_s": side.block_s,
         "independent_blocks": side.blocks,
@@ -58,12 +56,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
 
 def _measure(measure: Measure, comparison: Comparison) -> dict[str, Any]:
     return {
-        "id": measure.id,
-        "title": measure.title,
-        "group": measure.group,
-        "better": measure.better,
-        "scale": measure.scale,
-        "headline": measure.headline,
+        **{name: getattr(measure, name) for name in _MEASURE_FIELDS},
         "margin": measure.margin if measure.scale is Scale.DIFFERENCE else comparison.margin,
         "values": [_value(side.by_id[measure.id]) for side in comparison.sides],
         "differences": [asdict(one.differences[measure.id]) for one in comparison.candidates],

@@ -174,9 +174,8 @@ def not_judged(comparison: Comparison) -> list[str]:
     return [f"{', '.join(titles)}: {reason}" for reason, titles in by_reason.items()]
 
 
-def caution_words(caution: Caution) -> tuple[str, str]:
-    """The label of a caution and its text."""
-    return "WARNING" if caution.weight is Weight.WARNING else "note", caution.text
+def caution_line(caution: Caution) -> str:
+    return f"{'WARNING' if caution.weight is Weight.WARNING else 'note'}: {caution.text}"
 
 
 def run_line(side: Side) -> str:
@@ -185,7 +184,7 @@ def run_line(side: Side) -> str:
     minutes, seconds = divmod(round(run.duration_s), 60)
     warmup = f" after a warm-up of {format_duration(run.warmup_s)}" if run.warmup_s >= 1 else ""
     rate = f", {format_number(came[1])} requests/s" if came else ""
-    return f"{run.name}: {minutes}:{seconds:02} min{warmup}, {run.scrapes} scrapes, {run.failed} failed{rate}"
+    return f"{run.name}: {minutes}:{seconds:02} min{warmup}, {run.scrapes} scrapes, {run.failed_scrapes} failed{rate}"
 
 
 def method(comparison: Comparison) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from kvwatch.experiment.comparison import Comparison
 from kvwatch.experiment.comparison_rows import (
     Cell,
-    caution_words,
+    caution_line,
     method,
     not_judged,
     reasons,
@@ -31,11 +31,11 @@ def _text(comparison: Comparison) -> Iterator[str]:
     for candidate in comparison.candidates:
         verdict = verdict_word(candidate).upper() + within_words(candidate)
         yield f"{candidate.side.run.name} compared with {baseline}: {verdict}"
-        cautions = map(": ".join, map(caution_words, candidate.cautions))
+        cautions = map(caution_line, candidate.cautions)
         yield from _wrapped((*reasons(candidate), *cautions), "  ")
         yield ""
     if comparison.cautions:
-        yield from _wrapped(map(": ".join, map(caution_words, comparison.cautions)), "")
+        yield from _wrapped(map(caution_line, comparison.cautions), "")
         yield ""
     yield from map(run_line, comparison.sides)
     yield ""
@@ -93,9 +93,9 @@ def _markdown(comparison: Comparison) -> Iterator[str]:
     names = [_escape(side.run.name) for side in comparison.sides]
     for name, candidate in zip(names[1:], comparison.candidates, strict=True):
         yield f"## {name} compared with {names[0]}: {verdict_word(candidate)}{within_words(candidate)}\n"
-        yield from _items((*reasons(candidate), *map(": ".join, map(caution_words, candidate.cautions))))
+        yield from _items((*reasons(candidate), *map(caution_line, candidate.cautions)))
         yield ""
-    yield from _items(map(": ".join, map(caution_words, comparison.cautions)))
+    yield from _items(map(caution_line, comparison.cautions))
     yield from _items(map(run_line, comparison.sides))
     yield f"\n| | {' | '.join(names)} |"
     yield f"|---|{'---|' * len(names)}"

@@ -19,19 +19,19 @@ from kvwatch.recording import Record, RecordingError, Skipped, outcome_of, with_
 class MeasuredRun:
     """The compared part of a recording: from the end of its warm-up, or from its first page, to its last.
 
-    Durations are in seconds; `began` and `up_since`, the start of the server, are unix times. `missing` has a reason
-    for each missing signal, `untrusted` one for each measure that must not be judged. `in_server_at_ends` is the
-    number of requests running and waiting at the start and at the end. Peaks are those of all engines together; the
-    peak of KV usage is that of the fullest engine.
+    Durations are in seconds; `began_at` and `up_since`, the start of the server, are unix times. `missing` has a
+    reason for each missing signal, `untrusted` one for each measure that must not be judged. `in_server_at_ends` is
+    the number of requests running and waiting at the start and at the end. Peaks are those of all engines together;
+    the peak of KV usage is that of the fullest engine.
     """
 
     name: str
-    began: float
+    began_at: float
     duration_s: float
     warmup_s: float
     interval_s: float
     scrapes: int
-    failed: int
+    failed_scrapes: int
     restarts: int
     several_servers: bool
     unread: int
@@ -129,12 +129,12 @@ class _Reader:
         series = self._series.series(self._began)
         return MeasuredRun(
             name=self._name or self._file,
-            began=self._began,
+            began_at=self._began,
             duration_s=self._ended - self._began,
             warmup_s=self._began - self._first,
             interval_s=statistics.median(self._spacings),
             scrapes=len(self._spacings),
-            failed=self._failed,
+            failed_scrapes=self._failed,
             restarts=last.restarts - self._before_run.restarts,
             several_servers=any(event.kind == "several_servers" for event in last.events),
             unread=self.unread,

@@ -35,12 +35,12 @@ LOOKED_AT = [
 def run_with(series: RunSeries) -> MeasuredRun:
     return MeasuredRun(
         name="simulated",
-        began=0.0,
+        began_at=0.0,
         duration_s=float(series.ends[-1]),
         warmup_s=0.0,
         interval_s=1.0,
         scrapes=len(series.ends),
-        failed=0,
+        failed_scrapes=0,
         restarts=0,
         several_servers=False,
         unread=0,

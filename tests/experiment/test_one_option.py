@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from kvwatch.core.judgement.policy import Policy
 from kvwatch.experiment.comparison import Candidate, compare
+from kvwatch.experiment.comparison_data import as_data
 from kvwatch.experiment.differences import DIFFERENT, DifferenceVerdict
 from kvwatch.experiment.measured_run import MeasuredRun, run_of
 from kvwatch.recording import Record
@@ -67,6 +72,22 @@ def test_half_the_blocks(recorded: Recorded) -> None:
     assert said["preemptions_per_finished_request"] is DifferenceVerdict.WORSE
     assert said["kv_cache_usage_median_ratio"] is said["kv_limited_time_ratio"] is DifferenceVerdict.HIGHER
     assert said["prefix_cache_hit_ratio"] is DifferenceVerdict.SAME
+
+
+def test_numbers_are_those_computed_without_scipy(recorded: Recorded) -> None:
+    """``half-kv.json`` has baseline, candidate, difference, interval, p and verdict of each measure, as computed with the
+    standard library alone: by an incomplete beta function of its own, and draw by draw."""
+    expected = json.loads((Path(__file__).parent / "half-kv.json").read_text(encoding="utf-8"))
+    for row in as_data(compare([recorded("base-a"), recorded("half-kv")]))["measures"]:
+        (found,) = row["differences"]
+        numbers = [one["value"] for one in row["values"]] + [
+            found[name] for name in ("value", "low", "high", "p")
+        ]
+        assert found["verdict"] == expected[row["id"]][-1]
+        for number, before in zip(numbers, expected[row["id"]], strict=False):
+            assert number == (None if before is None else pytest.approx(before, rel=1e-6, abs=1e-9)), row[
+                "id"
+            ]
 
 
 def test_nothing_changed(recorded: Recorded) -> None:

@@ -58,7 +58,7 @@ def test_a_restart_and_the_time_without_answers_belong_to_no_step(recorded: Reco
     run, records = recorded(RESTART), pages(RESTART)
     good = [record for record in records if record.status == 200]
     assert run.restarts == 1
-    assert run.failed == len(records) - len(good)
+    assert run.failed_scrapes == len(records) - len(good)
     started = next(
         i
         for i in range(1, len(good))
@@ -92,12 +92,12 @@ def test_a_run_begins_when_the_server_first_answers(pages: Pages) -> None:
     records = pages(HEALTHY)
     refused = [Record(records[0].t - 10 + i, 0, error="refused", warmup=i < 5) for i in range(10)]
     late, plain = run_from([*refused, *records]), run_from(records)
-    assert (late.failed, late.scrapes, late.warmup_s) == (0, len(records), 0.0)
+    assert (late.failed_scrapes, late.scrapes, late.warmup_s) == (0, len(records), 0.0)
     assert late.series.totals().sums == pytest.approx(plain.series.totals().sums)
     broken = run_from(
         [*records[:20], replace(records[20], status=0, body=b"", error="refused"), *records[21:]]
     )
-    assert broken.failed == 1
+    assert broken.failed_scrapes == 1
 
 
 def test_a_run_has_its_label(pages: Pages) -> None:
