@@ -139,20 +139,17 @@ def reasons(candidate: Candidate) -> list[str]:
         f"changed: {one.title}: {one.baseline} → {one.candidate}" + (" (derived)" if one.follows else "")
         for one in candidate.changed
     ] or ["changed: no visible option"]
-    by_verdict = [
-        (verdict, [one for one in HEADLINES if candidate.differences[one.id].verdict is verdict])
+    found = candidate.differences
+    groups: list[tuple[str, list[Measure]]] = [
+        (verdict, [one for one in HEADLINES if found[one.id].verdict is verdict])
         for verdict in DifferenceVerdict
     ]
     regimes = [
-        one
-        for one in MEASURES
-        if one.group is MeasureGroup.REGIMES and candidate.differences[one.id].verdict in DIFFERENT
+        one for one in MEASURES if one.group is MeasureGroup.REGIMES and found[one.id].verdict in DIFFERENT
     ]
-    for title, measures in (*by_verdict, (MeasureGroup.REGIMES, regimes)):
+    for title, measures in (*groups, (MeasureGroup.REGIMES, regimes)):
         if measures:
-            lines.append(
-                f"{title}: {'; '.join(_reason(one, candidate.differences[one.id]) for one in measures)}"
-            )
+            lines.append(f"{title}: {'; '.join(_reason(one, found[one.id]) for one in measures)}")
     return lines
 
 
@@ -197,9 +194,9 @@ Intervals are 95 % intervals: circular block bootstrap over time (blocks of {blo
  and Student's t. Quantiles are interpolated in vLLM's buckets.
 
 same: the whole interval lies within the margin, {100 * comparison.margin:.3g} % of the baseline (5 points for shares,
- 0.5 waiting requests, 0.05 preemptions per request). no difference shown: inconclusive; the interval is wider than
- the margin, and the difference may be chance. “the same within N %”: with that margin all measures marked * would be
- the same.
+ 0.5 waiting requests, 0.05 preemptions per request). no difference shown: inconclusive; the interval reaches
+ beyond the margin, and the difference may be chance. “the same within N %”: with that margin all measures marked *
+ would be the same.
 
 The verdict rests on the {len(HEADLINES)} measures marked *, which share an error rate of 5 % (Holm). Of the other
  {len(MEASURES) - len(HEADLINES)}, about 1 in 20 differs by chance.

@@ -5,18 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
+from kvwatch.experiment import comparison_rows as words
 from kvwatch.experiment.comparison import Comparison
-from kvwatch.experiment.comparison_rows import (
-    Cell,
-    caution_line,
-    method,
-    not_judged,
-    reasons,
-    rows,
-    run_line,
-    verdict_word,
-    within_words,
-)
 
 _WIDTH = 118
 
@@ -29,20 +19,20 @@ def as_text(comparison: Comparison) -> str:
 def _text(comparison: Comparison) -> Iterator[str]:
     baseline = comparison.baseline.run.name
     for candidate in comparison.candidates:
-        verdict = verdict_word(candidate).upper() + within_words(candidate)
+        verdict = words.verdict_word(candidate).upper() + words.within_words(candidate)
         yield f"{candidate.side.run.name} compared with {baseline}: {verdict}"
-        cautions = map(caution_line, candidate.cautions)
-        yield from _wrapped((*reasons(candidate), *cautions), "  ")
+        cautions = map(words.caution_line, candidate.cautions)
+        yield from _wrapped((*words.reasons(candidate), *cautions), "  ")
         yield ""
     if comparison.cautions:
-        yield from _wrapped(map(caution_line, comparison.cautions), "")
+        yield from _wrapped(map(words.caution_line, comparison.cautions), "")
         yield ""
-    yield from map(run_line, comparison.sides)
+    yield from map(words.run_line, comparison.sides)
     yield ""
     yield from _table(comparison)
     for title, lines in (
-        ("Measures without a verdict", not_judged(comparison)),
-        ("Method", method(comparison)),
+        ("Measures without a verdict", words.not_judged(comparison)),
+        ("Method", words.method(comparison)),
     ):
         if lines:
             yield f"\n{title}:"
@@ -65,7 +55,7 @@ def _table(comparison: Comparison) -> Iterator[str]:
         titles = {"value": candidate.side.run.name[:20], "interval": "95 % interval"}
         head += [titles.get(name, name) for name in fields]
     lines: list[tuple[str, list[str]]] = [("", head)]
-    for row in rows(comparison):
+    for row in words.rows(comparison):
         cells = [getattr(cell, name) for cell in row.cells for name in fields]
         lines.append((row.group, [f"  {row.starred}", row.baseline, *cells]))
     widths = [max(map(len, column)) for column in zip(*(cells for _, cells in lines), strict=True)]
@@ -92,27 +82,27 @@ def as_markdown(comparison: Comparison) -> str:
 def _markdown(comparison: Comparison) -> Iterator[str]:
     names = [_escape(side.run.name) for side in comparison.sides]
     for name, candidate in zip(names[1:], comparison.candidates, strict=True):
-        yield f"## {name} compared with {names[0]}: {verdict_word(candidate)}{within_words(candidate)}\n"
-        yield from _items((*reasons(candidate), *map(caution_line, candidate.cautions)))
+        yield f"## {name} compared with {names[0]}: {words.verdict_word(candidate)}{words.within_words(candidate)}\n"
+        yield from _items((*words.reasons(candidate), *map(words.caution_line, candidate.cautions)))
         yield ""
-    yield from _items(map(caution_line, comparison.cautions))
-    yield from _items(map(run_line, comparison.sides))
+    yield from _items(map(words.caution_line, comparison.cautions))
+    yield from _items(map(words.run_line, comparison.sides))
     yield f"\n| | {' | '.join(names)} |"
     yield f"|---|{'---|' * len(names)}"
-    for row in rows(comparison):
+    for row in words.rows(comparison):
         title = f"**{_escape(row.title)}**" if row.headline else _escape(row.title)
         yield f"| {title} | {_escape(row.baseline)} | {' | '.join(map(_cell, row.cells))} |"
     yield ""
-    yield from _items(not_judged(comparison))
+    yield from _items(words.not_judged(comparison))
     yield ""
-    yield from map(_escape, method(comparison))
+    yield from map(_escape, words.method(comparison))
 
 
 def _items(lines: Iterable[str]) -> Iterator[str]:
     return (f"- {_escape(line)}" for line in lines)
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: words.Cell) -> str:
     difference = f", {cell.difference}" if cell.difference else ""
     interval = f" ({cell.interval})" if cell.interval else ""
     return _escape(cell.value + difference + interval) + (f" **{cell.verdict}**" if cell.verdict else "")

@@ -75,8 +75,8 @@ def test_half_the_blocks(recorded: Recorded) -> None:
 
 
 def test_numbers_are_those_computed_without_scipy(recorded: Recorded) -> None:
-    """``half-kv.json`` has baseline, candidate, difference, interval, p and verdict of each measure, as computed with the
-    standard library alone: by an incomplete beta function of its own, and draw by draw."""
+    """``half-kv.json`` has baseline, candidate, difference, interval, p and verdict of each measure, as computed with
+    the standard library alone, draw by draw."""
     expected = json.loads((Path(__file__).parent / "half-kv.json").read_text(encoding="utf-8"))
     for row in as_data(compare([recorded("base-a"), recorded("half-kv")]))["measures"]:
         (found,) = row["differences"]
