@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvwatch.core.history.regimes import Regime
@@ -100,20 +100,24 @@ def _slots(series: RunSeries, peak: float) -> str:
 
 def changes(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> list[Change]:
     """The differences, options before derived values. What only one of the servers shows is no difference."""
-    return sorted(_changes(baseline, candidate), key=lambda change: change.follows)
+    found = [
+        Change(
+            name,
+            DERIVED.get(name) or _TITLES.get(name, name),
+            baseline[name],
+            candidate[name],
+            name in DERIVED,
+        )
+        for name in dict.fromkeys((*_TITLES, *baseline))
+        if name in baseline and name in candidate and _differs(name, baseline[name], candidate[name])
+    ]
+    return sorted(found, key=lambda change: change.follows)
 
 
-def _changes(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[Change]:
-    for name in dict.fromkeys((*_TITLES, *baseline)):
-        before, after = baseline.get(name), candidate.get(name)
-        if before is None or after is None or before == after:
-            continue
-        if name == _SLOTS and not _slots_differ(before, after):
-            continue
-        if name in DERIVED and _is_close(before, after):
-            continue
-        title = DERIVED.get(name) or _TITLES.get(name, name)
-        yield Change(name, title, before, after, name in DERIVED)
+def _differs(name: str, before: str, after: str) -> bool:
+    if name == _SLOTS:
+        return _slots_differ(before, after)
+    return before != after and not (name in DERIVED and _is_close(before, after))
 
 
 def _is_close(before: str, after: str) -> bool:
