@@ -148,7 +148,7 @@ def _ladders(engine: EngineState) -> dict[str, Histogram]:
 def _add_sample(gained: dict[str, float], before: Sample, now: Sample, seconds: float) -> None:
     """Adds counters and gauges: of the time between two samples half belongs to each."""
     _add(gained, ENGINE_SECONDS, seconds)
-    for name, old, new in zip(TRACKED, before.climbs, now.climbs, strict=True):
+    for name, old, new in zip(TRACKED, before.totals, now.totals, strict=True):
         if old is not None and new is not None and new > old:
             _add(gained, name, new - old)
     for sample in (before, now):

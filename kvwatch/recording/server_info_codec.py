@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kvwatch.core.model.outcome import ServerInfo
+from kvwatch.core.model.server_info import ServerInfo
 
 _LONGEST, _MOST_MODELS, _MOST_TOKENS = 200, 1000, 10**9
 

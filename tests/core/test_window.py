@@ -58,7 +58,7 @@ def climbed(values: Sequence[tuple[float, float | None]], gap: float = 10.0) -> 
         far = not rows or t - rows[-1].t > gap
         watched += 0.0 if far else t - rows[-1].t
         if raw is not None:
-            climb = climb.step(raw, gap=far) if climb else CounterTotal(raw)
+            climb = climb.add(raw, gap=far) if climb else CounterTotal(raw)
         rows.append(sample(t, watched, None if raw is None or climb is None else climb.total))
     return rows
 

@@ -976,7 +976,7 @@ def test_what_fires_though_its_condition_is_clear_says_so() -> None:
     store.publish(state)
     life = life_of(state, firing[0])
     keep_s = state.limits[f"{firing[0].symptom.id}.keep"]
-    clear, kept = format_duration(life.progressed), format_duration(keep_s)
+    clear, kept = format_duration(life.verdict_for_s), format_duration(keep_s)
     assert f"The condition has been clear for {clear}; it is kept for {kept}" in words_of(store)
 
 

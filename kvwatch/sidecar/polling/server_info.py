@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from kvwatch.core.model.outcome import ServerInfo
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.sidecar.http_client import BodyError
 
 _TIMEOUT_S = 2.0

@@ -105,7 +105,7 @@ class StateCollector(Collector):
 
         yield MetricFamily(_BUILD, lambda: [((__version__,), 1.0)], ())
         for metric in METRICS:
-            yield MetricFamily(metric, partial(rows, metric), None if metric.fleeting else states)
+            yield MetricFamily(metric, partial(rows, metric), None if metric.volatile else states)
 
 
 _BUILD = catalogue.Metric(
