@@ -158,7 +158,7 @@ def test_gpus_of_several_hosts_have_labels_of_their_own() -> None:
         (b"<html>hello</html>\n", "not as a DCGM exporter"),
         (b"# TYPE node_load1 gauge\nnode_load1 1\n", "not as a DCGM exporter"),
         (KUBERNETES[:-30], "line"),
-        (KUBERNETES.rstrip(), "cut short"),
+        (KUBERNETES.rstrip(), "truncated"),
         (b'DCGM_FI_DEV_GPU_UTIL{gpu="0} 1\n', "line 1 can't be read"),
         (b"# TYPE DCGM_FI_DEV_GPU_UTIL gauge\n", "no GPU"),
         (b'DCGM_FI_DEV_GPU_UTIL{Hostname="a"} 1\n', "no GPU"),
@@ -289,11 +289,11 @@ def test_only_the_gpus_of_the_server_count() -> None:
 
 def test_a_gpu_that_is_not_there_is_named_and_nothing_is_told_of_the_rest() -> None:
     window = taken(steady(gpu("0", sm=0.2)), wanted=("0", "3"))
-    assert reason(window.activity(300, 300)) == "no GPU is called 3 (setting gpus); there are 0"
+    assert reason(window.activity(300, 300)) == "no GPU matches 3 (setting gpus); available: 0"
     assert [one.label for one in window.current(300)] == ["0"]
     nothing = taken(steady(gpu("0", sm=0.2)), wanted=("3",))
     assert nothing.current(300) == ()
-    assert "no GPU is called 3" in nothing.why_unknown(300)
+    assert "no GPU matches 3" in nothing.why_unknown(300)
 
 
 def test_the_mean_is_over_time_not_over_readings() -> None:
@@ -379,7 +379,7 @@ def test_without_any_source_it_says_how_to_have_one() -> None:
 
 def test_a_gpu_of_which_nothing_tells_the_activity_is_named() -> None:
     window = taken(steady(gpu("0", sm=0.2), gpu("1", dram=0.9)))
-    assert "of GPU 1 is read" in reason(window.activity(300, 300))
+    assert "of GPU 1 is exposed" in reason(window.activity(300, 300))
 
 
 def test_times_in_which_a_gpu_could_not_be_told_are_not_covered() -> None:

@@ -523,7 +523,7 @@ process_start_time_seconds 1.7e9
 
 @pytest.mark.parametrize(
     ("value", "reason"),
-    [("NaN", "nan"), ("+Inf", "inf"), ("-0.5", "below"), ("1.7", "dead processes"), ("55.0", "above 1")],
+    [("NaN", "nan"), ("+Inf", "inf"), ("-0.5", "below"), ("1.7", "processes that died"), ("55.0", "above 1")],
 )
 def test_a_usage_that_cannot_be_is_missing(value: str, reason: str) -> None:
     """A value outside what the signal can be is missing, with the value as the reason."""

@@ -129,17 +129,17 @@ def test_what_prefill_keeps_up_with_is_no_ceiling() -> None:
         "generated": TRACKED.index("generation_tokens_total"),
     }
 
-    def climbing(prompt: float, generated: float) -> list[Sample]:
+    def rising(prompt: float, generated: float) -> list[Sample]:
         rows = queue(20)
         for i, one in enumerate(rows):
-            climbs = list(one.totals)
-            climbs[tokens["prompt"]], climbs[tokens["generated"]] = prompt * i, generated * i
-            rows[i] = one._replace(totals=tuple(climbs), covered=float(i))
+            totals = list(one.totals)
+            totals[tokens["prompt"]], totals[tokens["generated"]] = prompt * i, generated * i
+            rows[i] = one._replace(totals=tuple(totals), covered=float(i))
         return rows
 
     at = instant(running=20, waiting=300)
-    assert regime(at, climbing(48_000, 16)) is Regime.PREFILL_LIMITED
-    assert regime(at, climbing(48_000, 4_800)) is Regime.SEQUENCE_LIMITED
+    assert regime(at, rising(48_000, 16)) is Regime.PREFILL_LIMITED
+    assert regime(at, rising(48_000, 4_800)) is Regime.SEQUENCE_LIMITED
 
 
 def test_a_cold_engine_is_given_longer() -> None:

@@ -75,9 +75,8 @@ def test_from_any_moment_on_it_is_the_same_sequence(lives: list[int], since: int
         past, windows = past.with_process(windows, 1e9), Windows()
         for n in range(seconds):
             now += 1
-            sample = Sample(
-                now, n, None, None, None, 0.0, None, "idle", (float(n), None) * (len(TRACKED) // 2)
-            )
+            totals = (float(n), *[None] * (len(TRACKED) - 1))
+            sample = Sample(now, n, None, None, None, 0.0, None, "idle", totals)
             windows = replace(windows, samples=windows.samples.append(sample, 1e9))
     whole = past.with_current(windows, 0.0)
     assert [row.t for row in whole] == [float(n + 1) for n in range(sum(lives))]

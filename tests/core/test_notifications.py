@@ -1,4 +1,4 @@
-"""What an Alertmanager must be told, without any I/O."""
+"""Which notifications are due, without any I/O."""
 
 from __future__ import annotations
 
@@ -134,7 +134,10 @@ def test_what_comes_to_be_accounted_for_ends_and_says_by_what() -> None:
     told.tell(110.0, state_of(110.0, {"kv_exhausted": FIRING}))
     notices = told.tell(120.0, state_of(120.0, {"kv_thrashing": FIRING, "kv_exhausted": FIRING}))
     assert ids(notices) == [(THRASHING, False), (EXHAUSTED, True)]
-    assert "kv_thrashing accounts for it" in notices[1].annotations["description"]
+    assert (
+        notices[1].annotations["description"]
+        == "Still firing, now covered by kv_thrashing. Fix kv_thrashing first."
+    )
 
 
 def test_unknown_neither_fires_nor_ends() -> None:
@@ -182,8 +185,7 @@ def test_the_texts_say_what_where_by_which_numbers_and_what_to_do() -> None:
     meaning, evidence, actions = said["description"].split("\n\n")
     assert meaning == found.symptom.meaning
     assert evidence.startswith("Evidence: ")
-    numbers, _, limits = evidence.partition(" Thresholds: ")
-    assert "preemptions 14" in numbers
-    assert limits == "preemptions 3; preemptions per request 0.3."
+    assert "; Preemptions 14 (threshold 3);" in evidence
+    assert "(threshold 0.3)" in evidence
     assert actions.splitlines()[0] == "What to do, in this order:"
     assert [line.partition(". ")[2] for line in actions.splitlines()[1:]] == list(found.actions)
