@@ -66,6 +66,11 @@ class EvidenceText(NamedTuple):
     name: str
     threshold_name: str
 
+    @property
+    def title(self) -> str:
+        """The label as the head of a line."""
+        return _capitalize(self.label)
+
     def __str__(self) -> str:
         if not self.value:
             return f"{self.label} (threshold {self.threshold})"
@@ -76,7 +81,7 @@ def evidence_texts(evidence: Mapping[str, Any]) -> tuple[EvidenceText, ...]:
     """The evidence as lines: the judged numbers, each with its threshold."""
     return tuple(
         EvidenceText(
-            evidence_title(title),
+            evidence_label(title) or "time",
             format_value(title, judged[1]) if judged else "",
             format_value(title, limit[1]) if limit else "",
             judged[0] if judged else "",
@@ -98,16 +103,18 @@ def evidence_label(name: str) -> str:
         plain_name = plain_name.removesuffix("seconds").removesuffix("_")
     elif not plain_name.endswith("hit_ratio"):
         plain_name = plain_name.removesuffix("_ratio")
-    words = plain_name.removesuffix("_percentile").replace("_", " ")
+    parts = plain_name.removesuffix("_percentile").split("_")
+    words = " ".join(_ABBREVIATIONS.get(part, part) for part in parts)
     return f"{words} p{label.split(_QUOTE)[1]}" if label else words
 
 
 def evidence_title(name: str) -> str:
     """A name of the evidence as the head of a line."""
-    words = evidence_label(name) or "time"
-    return " ".join(
-        _ABBREVIATIONS.get(word.lower(), word) for word in (words[:1].upper() + words[1:]).split()
-    )
+    return _capitalize(evidence_label(name) or "time")
+
+
+def _capitalize(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def format_value(name: str, value: Any) -> str:

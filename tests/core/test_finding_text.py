@@ -42,8 +42,9 @@ def test_each_number_has_its_threshold() -> None:
     assert lines[0] == EvidenceText(
         "KV cache usage", "91 %", "95 %", "kv_cache_usage_ratio", "threshold_usage_ratio"
     )
+    assert lines[1].title == "Window"
     assert list(map(str, lines)) == [
         "KV cache usage 91 % (threshold 95 %)",
-        "Window 2 min",
-        "Times (threshold 4)",
+        "window 2 min",
+        "times (threshold 4)",
     ]

@@ -185,7 +185,7 @@ def test_the_texts_say_what_where_by_which_numbers_and_what_to_do() -> None:
     meaning, evidence, actions = said["description"].split("\n\n")
     assert meaning == found.symptom.meaning
     assert evidence.startswith("Evidence: ")
-    assert "; Preemptions 14 (threshold 3);" in evidence
+    assert "; preemptions 14" in evidence
     assert "(threshold 0.3)" in evidence
     assert actions.splitlines()[0] == "What to do, in this order:"
     assert [line.partition(". ")[2] for line in actions.splitlines()[1:]] == list(found.actions)

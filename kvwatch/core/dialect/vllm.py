@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from kvwatch.core.model.outcome import Pace
@@ -73,7 +73,17 @@ _NO_INFERENCE = frozenset(
 
 _HIDDEN = "--show-hidden-metrics-for-version"
 _OFFLOAD = "--kv-offloading-size"
-_WHOLE_BLOCKS = "vLLM before 0.9.0 counts whole blocks only"
+
+
+def _gpu_prefix_aliases(signal: str, name: str, verb: str) -> tuple[Alias, ...]:
+    """A name that counted blocks before vLLM 0.9.0 and tokens since; only its HELP text says which."""
+    blocks = Alias(signal, name, "v1 0.7.3-0.8.5", unit=Unit.BLOCKS, help_has=f"{verb} block")
+    return (
+        Alias(signal, name, "v1 0.9.0-0.10.2, hidden 0.11", help_has=f"{verb} token"),
+        replace(blocks, caveat="vLLM before 0.9.0 counts whole blocks only"),
+        Alias(signal, name, "v1, HELP dropped by a relay", unit=Unit.UNKNOWN),
+    )
+
 
 ALIASES: tuple[Alias, ...] = (
     Alias("kv_cache_usage_ratio", "kv_cache_usage_perc", "v1 0.9.2+"),
@@ -122,47 +132,9 @@ ALIASES: tuple[Alias, ...] = (
         option="VLLM_COMPUTE_NANS_IN_LOGITS",
     ),
     Alias("prefix_cache_queried_tokens_total", "prefix_cache_queries_total", "v1 0.9.2+"),
-    Alias(
-        "prefix_cache_queried_tokens_total",
-        "gpu_prefix_cache_queries_total",
-        "v1 0.9.0-0.10.2, hidden 0.11",
-        help_has="queried token",
-    ),
-    Alias(
-        "prefix_cache_queried_tokens_total",
-        "gpu_prefix_cache_queries_total",
-        "v1 0.7.3-0.8.5",
-        unit=Unit.BLOCKS,
-        help_has="queried block",
-        caveat=_WHOLE_BLOCKS,
-    ),
-    Alias(
-        "prefix_cache_queried_tokens_total",
-        "gpu_prefix_cache_queries_total",
-        "v1, HELP dropped by a relay",
-        unit=Unit.UNKNOWN,
-    ),
+    *_gpu_prefix_aliases("prefix_cache_queried_tokens_total", "gpu_prefix_cache_queries_total", "queried"),
     Alias("prefix_cache_hit_tokens_total", "prefix_cache_hits_total", "v1 0.9.2+"),
-    Alias(
-        "prefix_cache_hit_tokens_total",
-        "gpu_prefix_cache_hits_total",
-        "v1 0.9.0-0.10.2, hidden 0.11",
-        help_has="cached token",
-    ),
-    Alias(
-        "prefix_cache_hit_tokens_total",
-        "gpu_prefix_cache_hits_total",
-        "v1 0.7.3-0.8.5",
-        unit=Unit.BLOCKS,
-        help_has="cached block",
-        caveat=_WHOLE_BLOCKS,
-    ),
-    Alias(
-        "prefix_cache_hit_tokens_total",
-        "gpu_prefix_cache_hits_total",
-        "v1, HELP dropped by a relay",
-        unit=Unit.UNKNOWN,
-    ),
+    *_gpu_prefix_aliases("prefix_cache_hit_tokens_total", "gpu_prefix_cache_hits_total", "cached"),
     Alias("external_prefix_cache_queried_tokens_total", "external_prefix_cache_queries_total", "v1 0.11.1+"),
     Alias("external_prefix_cache_hit_tokens_total", "external_prefix_cache_hits_total", "v1 0.11.1+"),
     Alias(
@@ -299,21 +271,10 @@ RAY = "ray_"
 """How the spellings of Ray Serve begin."""
 
 CONFIG_LABELS = (
-    "block_size",
-    "num_gpu_blocks",
-    "num_cpu_blocks",
-    "cache_dtype",
-    "enable_prefix_caching",
-    "gpu_memory_utilization",
-    "kv_cache_size_tokens",
-    "kv_cache_max_concurrency",
-    "kv_cache_memory_bytes",
-    "mamba_block_size",
-    "mamba_cache_mode",
-    "mamba_page_size_padded",
-    "prefix_match_unit",
-    "sliding_window",
-)
+    "block_size", "num_gpu_blocks", "num_cpu_blocks", "cache_dtype", "enable_prefix_caching",
+    "gpu_memory_utilization", "kv_cache_size_tokens", "kv_cache_max_concurrency", "kv_cache_memory_bytes",
+    "mamba_block_size", "mamba_cache_mode", "mamba_page_size_padded", "prefix_match_unit", "sliding_window",
+)  # fmt: skip
 """Labels of the cache configuration that are read, out of dozens."""
 
 

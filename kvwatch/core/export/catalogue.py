@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from kvwatch.core.export import evidence_samples
 from kvwatch.core.export.findings import causes_of, explained_by, lifecycles
@@ -87,14 +88,14 @@ class Metric:
     settings (`reloads`). Those of a `volatile` family change even if the states of all targets stay the same."""
 
     name: str
-    type: Type
-    group: MetricGroup
     help: str
     labels: tuple[str, ...]
     samples: Callable[[MetricSource], Iterable[Sample]] = _nothing
     deliveries: Callable[[NotificationCounts], Iterable[Sample]] = _nothing
     reloads: Callable[[ReloadCounts], Iterable[Sample]] = _nothing
     volatile: bool = False
+    type: Type = Type.GAUGE
+    group: MetricGroup = MetricGroup.SELF
 
     @property
     def full_name(self) -> str:
@@ -112,7 +113,7 @@ def _target_row(
     text: str,
     value: Callable[[MetricSource], float | None],
     *,
-    type_: Type = _G,
+    type: Type = _G,  # noqa: A002 - as the field
     volatile: bool = False,
 ) -> Metric:
     """A row with one sample per target."""
@@ -122,7 +123,7 @@ def _target_row(
         if found is not None:
             yield (reading.state.target,), float(found)
 
-    return Metric(name, type_, group, text, TARGET, samples, volatile=volatile)
+    return Metric(name, text, TARGET, samples, volatile=volatile, type=type, group=group)
 
 
 def _each(
@@ -169,7 +170,8 @@ def _signal_row(signal: Signal) -> Metric:
                 yield key, value
 
     labels = (*base, signal.dimension) if signal.dimension else base
-    return Metric(signal.name, Type(signal.kind.value), MetricGroup.SIGNAL, signal.help, labels, samples)
+    type_ = Type(signal.kind.value)
+    return Metric(signal.name, signal.help, labels, samples, type=type_, group=MetricGroup.SIGNAL)
 
 
 def _percentile_row(name: str, text: str) -> Metric:
@@ -180,11 +182,12 @@ def _percentile_row(name: str, text: str) -> Metric:
                 if value is not None:
                     yield (*engine.key, f"{q * 100:g}"), value
 
-    return Metric(name, _G, MetricGroup.DERIVED, text, (*ENGINE, "percentile"), samples)
+    return Metric(name, text, (*ENGINE, "percentile"), samples, group=MetricGroup.DERIVED)
 
 
 def _derived_row(name: str, text: str) -> Metric:
-    return Metric(name, _G, MetricGroup.DERIVED, text, ENGINE, _each(lambda engine: engine.derived.get(name)))
+    samples = _each(lambda engine: engine.derived.get(name))
+    return Metric(name, text, ENGINE, samples, group=MetricGroup.DERIVED)
 
 
 # -- samples ----------------------------------------------------------------------------------------------------
@@ -345,7 +348,7 @@ def _gpu_row(name: str, text: str, value: Callable[[Gpu], float | None]) -> Metr
             if found is not None:
                 yield (reading.state.target, gpu.label), found
 
-    return Metric(name, _G, MetricGroup.GPU, text, (*TARGET, "gpu"), samples, volatile=True)
+    return Metric(name, text, (*TARGET, "gpu"), samples, volatile=True, group=MetricGroup.GPU)
 
 
 def _gpu_info(reading: MetricSource) -> Iterator[Sample]:
@@ -390,87 +393,80 @@ def _age(reading: MetricSource) -> float | None:
     return None if good_at is None else max(reading.now - good_at, 0.0)
 
 
-_S, _R, _Y, _D = MetricGroup.SELF, MetricGroup.REGIME, MetricGroup.SYMPTOM, MetricGroup.DERIVED
+_of_target = partial(_target_row, MetricGroup.SELF)
+_regime = partial(Metric, group=MetricGroup.REGIME)
+_symptom = partial(Metric, group=MetricGroup.SYMPTOM)
+_signal = partial(Metric, group=MetricGroup.SIGNAL)
+_gpu = partial(Metric, group=MetricGroup.GPU)
+_notify = partial(Metric, group=MetricGroup.NOTIFY, volatile=True)
 
 METRICS: tuple[Metric, ...] = (
     # -- kvwatch and its scrapes ----------------------------------------------------------------------------
-    _target_row(
-        _S,
+    _of_target(
         "up",
         "1 if the newest scrape of the target returned vLLM's metrics, else 0.",
         lambda r: None if r.state.up is None else float(r.state.up),
     ),
     Metric(
         "scrapes_total",
-        _C,
-        _S,
         "Scrapes of the target by outcome: ok, or the kind of failure.",
         (*TARGET, "outcome"),
         _outcomes,
+        type=_C,
     ),
-    _target_row(
-        _S,
+    _of_target(
         "scrape_duration_seconds",
         "Duration of the newest scrape.",
         lambda r: r.state.last.duration_s if r.state.last else None,
     ),
-    _target_row(
-        _S,
+    _of_target(
         "scrape_interval_seconds",
         "Present interval between scrapes. The duty cycle and the back-off after failures lengthen it.",
         lambda r: r.state.last.interval_s if r.state.last else None,
     ),
-    _target_row(
-        _S,
+    _of_target(
         "scrape_body_bytes",
         "Size of the newest page.",
         lambda r: r.state.last.body_bytes if r.state.last else None,
     ),
-    _target_row(
-        _S,
+    _of_target(
         "scrape_narrowed",
         "1 if the newest scrape requested only the families that kvwatch reads.",
         lambda r: float(r.state.last.narrowed) if r.state.last else None,
     ),
-    _target_row(
-        _S,
+    _of_target(
         "data_age_seconds",
         "Age of the exported data. kvwatch scrapes on its own clock, so that it sees what happens between two scrapes"
         " of Prometheus.",
         _age,
         volatile=True,
     ),
-    _target_row(_S, "polls_total", "Polls of the target.", lambda r: r.polls, type_=_C, volatile=True),
-    _target_row(
-        _S,
+    _of_target("polls_total", "Polls of the target.", lambda r: r.polls, type=_C, volatile=True),
+    _of_target(
         "polls_missed_total",
         "Polls that were skipped because the previous one had not finished.",
         lambda r: r.missed_ticks,
-        type_=_C,
+        type=_C,
         volatile=True,
     ),
-    _target_row(
-        _S,
+    _of_target(
         "poll_errors_total",
         "Errors of kvwatch itself while polling. Each one is a bug.",
         lambda r: r.unexpected_errors,
-        type_=_C,
+        type=_C,
         volatile=True,
     ),
-    _target_row(
-        _S,
+    _of_target(
         "unknown_families",
         "Metric families of vLLM that this kvwatch does not know.",
         lambda r: len(r.state.unknown_families) if r.state.up else None,
     ),
-    _target_row(
-        _S,
+    _of_target(
         "engines",
         "Engines of the target, including those that left the page within the history; at most 256.",
         lambda r: len(r.state.engines),
     ),
-    _target_row(
-        _S,
+    _of_target(
         "series_left_out",
         "Series of vLLM that kvwatch does not read because they exceed a limit: 256 engines, 32 values of a label,"
         " 200 buckets, names of 1000 characters.",
@@ -478,25 +474,20 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "core_signal_missing",
-        _G,
-        _S,
         "1 if a signal is missing without which the regime is unknown.",
         (*ENGINE, "signal"),
         _core_missing,
     ),
     Metric(
         "config_reloads_total",
-        _C,
-        _S,
         "Reloads of the settings (SIGHUP) by outcome: ok, or failed, which keeps the previous settings.",
         ("outcome",),
         reloads=_reloads,
         volatile=True,
+        type=_C,
     ),
     Metric(
         "config_last_reload_successful",
-        _G,
-        _S,
         "1 if the last reload of the settings succeeded, 0 if it failed.",
         (),
         reloads=lambda settings: [((), float(settings.good))],
@@ -504,144 +495,116 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "config_last_reload_success_timestamp_seconds",
-        _G,
-        _S,
         "When the present settings were read, unix seconds.",
         (),
         reloads=_last_reloaded,
         volatile=True,
     ),
     # -- time and regimes -----------------------------------------------------------------------------------
-    Metric(
+    _regime(
         "regime",
-        _G,
-        _R,
         "1 for the present regime: why requests wait, if they do.",
         (*ENGINE, "regime"),
         _regime_now,
     ),
-    Metric(
+    _regime(
         "regime_seconds_total",
-        _C,
-        _R,
         "Seconds in each regime; they add up to the time watched. Without model_name while no engine is known.",
         (*ENGINE, "regime"),
         _regime_seconds,
+        type=_C,
     ),
-    Metric(
+    _regime(
         "kv_cache_usage_above_seconds_total",
-        _C,
-        _R,
         "Seconds with KV cache usage at or above the threshold.",
         (*ENGINE, "threshold"),
         _usage_seconds,
+        type=_C,
     ),
-    Metric(
+    _regime(
         "kv_cache_usage_sampled_ratio",
-        _H,
-        _R,
         "KV cache usage, one observation per scrape of kvwatch.",
         ENGINE,
         _usage_histogram,
+        type=_H,
     ),
     _target_row(
-        _R,
+        MetricGroup.REGIME,
         "engine_restarts_total",
         "Restarts of vLLM that kvwatch saw.",
         lambda r: r.state.restarts,
-        type_=_C,
+        type=_C,
     ),
-    Metric(
+    _regime(
         "startup_verdict",
-        _G,
-        _R,
         "1 for the verdict on vLLM's newest start, from its log (setting vllm_log): a cause of failure, ok or"
         " ok_but_tight.",
         (*TARGET, "verdict"),
         _startup_verdict,
     ),
     # -- symptoms -------------------------------------------------------------------------------------------
-    Metric(
+    _symptom(
         "symptom_state",
-        _G,
-        _Y,
         "1 for the symptom's state: inactive, pending, firing, or unknown (its signals are missing). Symptoms of the"
         " whole target have no model_name and no engine.",
         (*ENGINE, "symptom", "state"),
         _symptom_states,
     ),
-    Metric(
+    _symptom(
         "symptom_firing",
-        _G,
-        _Y,
         "1 while the symptom fires, and while it is unknown after it fired, because unknown does not resolve it. The"
         " alerts use this metric.",
         (*ENGINE, "symptom"),
         _symptom_firing,
     ),
-    Metric(
+    _symptom(
         "symptom_evidence",
-        _G,
-        _Y,
         "The numbers that made a symptom fire, by name, in the unit that the name ends in; only while it fires. Text"
         " is in the label text, with 1 as the value.",
         (*ENGINE, "symptom", "evidence", "text"),
         _symptom_evidence,
     ),
-    Metric(
+    _symptom(
         "symptom_explained",
-        _G,
-        _Y,
         "1 while the symptom fires and another firing symptom causes it: fix that first; this should not page.",
         (*ENGINE, "symptom"),
         _symptom_explained,
     ),
-    Metric(
+    _symptom(
         "symptom_since_timestamp_seconds",
-        _G,
-        _Y,
         "When the symptom entered its state, unix seconds.",
         (*ENGINE, "symptom"),
         _symptom_since,
     ),
-    Metric(
+    _symptom(
         "symptom_transitions_total",
-        _C,
-        _Y,
         "Times that the symptom entered a state.",
         (*ENGINE, "symptom", "to"),
         _symptom_transitions,
+        type=_C,
     ),
-    Metric(
+    _symptom(
         "symptom_info",
-        _G,
-        _Y,
         "1 for each symptom that kvwatch judges; severity and title are labels.",
         (*TARGET, "symptom", "severity", "title"),
         _symptom_info,
     ),
     # -- vLLM's signals -------------------------------------------------------------------------------------
     *(_signal_row(signal) for signal in SIGNALS if signal.kind is not SignalKind.INFO),
-    Metric(
+    _signal(
         "cache_config_info",
-        _G,
-        MetricGroup.SIGNAL,
         "1; vLLM's generation and cache configuration are labels, empty if unknown.",
         (*ENGINE, "generation", *_CONFIG_FACTS),
         _config,
     ),
-    Metric(
+    _signal(
         "server_info",
-        _G,
-        MetricGroup.SIGNAL,
         "1; vLLM's version is a label.",
         (*TARGET, "version"),
         _server_info,
     ),
-    Metric(
+    _signal(
         "max_model_len_tokens",
-        _G,
-        MetricGroup.SIGNAL,
         "Longest request that the server accepts, by served model name.",
         (*TARGET, "model_name"),
         _max_model_len,
@@ -685,12 +648,11 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "prefix_cache_hit_ratio_trusted",
-        _G,
-        _D,
         "0 if the hit ratio is not reliable: look-ups ran ahead of prompt tokens, or preempted requests found their"
         " own blocks.",
         ENGINE,
         _each(_hit_ratio_trusted),
+        group=MetricGroup.DERIVED,
     ),
     _derived_row(
         "prompt_tokens_reused_ratio",
@@ -736,41 +698,33 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gpu_row("gpu_memory_used_bytes", "Used GPU memory.", lambda gpu: gpu.memory_used_bytes),
     _gpu_row("gpu_memory_free_bytes", "Free GPU memory.", lambda gpu: gpu.memory_free_bytes),
-    Metric(
+    _gpu(
         "gpu_info",
-        _G,
-        MetricGroup.GPU,
         "1 for each GPU of the target with a reading; UUID, name and source (dcgm, nvml) are labels. The label gpu is"
         " its index, or index and instance for a MIG instance (0/7).",
         (*TARGET, "gpu", "uuid", "name", "source"),
         _gpu_info,
         volatile=True,
     ),
-    Metric(
+    _gpu(
         "gpu_readings_total",
-        _C,
-        MetricGroup.GPU,
         "Readings of the target's GPUs by outcome, ok or failed; no sample without a source.",
         (*TARGET, "outcome"),
         _gpu_readings,
+        type=_C,
     ),
     # -- direct notification --------------------------------------------------------------------------------
-    Metric(
+    _notify(
         "notifications_total",
-        _C,
-        MetricGroup.NOTIFY,
         "Posts of alerts to an Alertmanager by outcome: ok, or the kind of failure; no sample if none is configured.",
         ("alertmanager", "outcome"),
         deliveries=_notifications,
-        volatile=True,
+        type=_C,
     ),
-    Metric(
+    _notify(
         "notify_last_success_timestamp_seconds",
-        _G,
-        MetricGroup.NOTIFY,
         "When an Alertmanager last accepted alerts, unix seconds. While nothing fires, none are posted.",
         ("alertmanager",),
         deliveries=_last_notified,
-        volatile=True,
     ),
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 from kvwatch.core.model.named_rows import NamedRows
@@ -55,8 +56,8 @@ class Signal:
     """
 
     name: str
-    kind: SignalKind
     help: str
+    kind: SignalKind
     dimension: str = ""
     core: bool = False
     slow: bool = False
@@ -71,210 +72,155 @@ class Signal:
         return Pace.FULL if self.slow and not self.windowed else Pace.FAST
 
 
-_G, _C, _H = SignalKind.GAUGE, SignalKind.COUNTER, SignalKind.HISTOGRAM
+_gauge = partial(Signal, kind=SignalKind.GAUGE)
+_counter = partial(Signal, kind=SignalKind.COUNTER)
+_histogram = partial(Signal, kind=SignalKind.HISTOGRAM, slow=True)
 _REQUESTS, _TOKENS = Windowed("requests"), Windowed("tokens")
 
 SIGNALS: tuple[Signal, ...] = (
     # -- the cache and the queue ------------------------------------------------------------------------
-    Signal(
+    _gauge(
         "kv_cache_usage_ratio",
-        _G,
+        "Share of KV cache blocks that running requests hold, 0-1. Cached blocks that no request holds count as"
+        " free: an idle server shows 0 with a warm cache.",
         core=True,
         high=1.0,
-        help="Share of KV cache blocks that running requests hold, 0-1. Cached blocks that no request holds count as"
-        " free: an idle server shows 0 with a warm cache.",
     ),
-    Signal("requests_running", _G, core=True, help="Requests in the running batch."),
-    Signal("requests_waiting", _G, core=True, help="Requests waiting in the engine's queue, for any reason."),
-    Signal(
+    _gauge("requests_running", "Requests in the running batch.", core=True),
+    _gauge("requests_waiting", "Requests waiting in the engine's queue, for any reason.", core=True),
+    _gauge(
         "requests_waiting_by_reason",
-        _G,
-        dimension="reason",
-        help="requests_waiting by reason: capacity (a slot, blocks or token budget) and deferred (LoRA slot, KV"
+        "requests_waiting by reason: capacity (a slot, blocks or token budget) and deferred (LoRA slot, KV"
         " transfer, grammar). Do not add them to requests_waiting.",
+        dimension="reason",
     ),
-    Signal("requests_swapped", _G, help="Requests swapped out to CPU memory (v0 engine only)."),
-    Signal(
+    _gauge("requests_swapped", "Requests swapped out to CPU memory (v0 engine only)."),
+    _gauge(
         "cpu_kv_cache_usage_ratio",
-        _G,
+        "Share of the CPU swap space's blocks in use, 0-1 (v0 engine only).",
         high=1.0,
-        help="Share of the CPU swap space's blocks in use, 0-1 (v0 engine only).",
     ),
-    Signal(
-        "requests_kv_fetch",
-        _G,
-        dimension="stage",
-        help="Requests whose KV cache a connector is fetching, by stage.",
+    _gauge(
+        "requests_kv_fetch", "Requests whose KV cache a connector is fetching, by stage.", dimension="stage"
     ),
-    Signal(
+    _gauge(
         "engine_sleep_state",
-        _G,
+        "1 for the engine's sleep state (awake, weights_offloaded, discard_all).",
         dimension="sleep_state",
         slow=True,
-        help="1 for the engine's sleep state (awake, weights_offloaded, discard_all).",
     ),
     # -- work -------------------------------------------------------------------------------------------
-    Signal(
+    _counter(
         "preemptions_total",
-        _C,
+        "Preemptions. vLLM's v1 engine counts one at the request's next output: late, or never if the request was"
+        " aborted.",
         windowed=(Windowed("preemptions"),),
-        help="Preemptions. vLLM's v1 engine counts one at the request's next output: late, or never if the request"
-        " was aborted.",
     ),
-    Signal(
+    _counter(
         "prompt_tokens_total",
-        _C,
+        "Prompt tokens of requests that reached their first output, cached tokens included.",
         windowed=(_TOKENS,),
-        help="Prompt tokens of requests that reached their first output, cached tokens included.",
     ),
-    Signal(
+    _counter(
         "prompt_tokens_by_source_total",
-        _C,
+        "Prompt tokens by the source of their KV (local_compute, local_cache_hit, external_kv_transfer).",
         dimension="source",
-        windowed=(
-            _TOKENS,
-            Windowed("tokens", "local_cache_hit"),
-            Windowed("tokens", "external_kv_transfer"),
-        ),
-        help="Prompt tokens by the source of their KV (local_compute, local_cache_hit, external_kv_transfer).",
+        windowed=(_TOKENS, Windowed("tokens", "local_cache_hit"), Windowed("tokens", "external_kv_transfer")),
     ),
-    Signal(
-        "prompt_tokens_recomputed_total",
-        _C,
-        help="Cached prompt tokens that were computed again (vLLM 0.16 to 0.19).",
+    _counter(
+        "prompt_tokens_recomputed_total", "Cached prompt tokens that were computed again (vLLM 0.16 to 0.19)."
     ),
-    Signal("generation_tokens_total", _C, windowed=(_TOKENS,), help="Generated tokens."),
-    Signal(
+    _counter("generation_tokens_total", "Generated tokens.", windowed=(_TOKENS,)),
+    _counter(
         "requests_finished_total",
-        _C,
+        "Finished requests by reason. vLLM does not count a request whose client disconnected.",
         dimension="reason",
         windowed=(_REQUESTS, Windowed("requests", "error"), Windowed("requests", "abort")),
-        help="Finished requests by reason. vLLM does not count a request whose client disconnected.",
     ),
-    Signal(
+    _counter(
         "admission_rejections_total",
-        _C,
+        "Requests that the API server rejected because a queue limit was reached, by limit.",
         dimension="reason",
-        scope=SignalScope.TARGET,
         windowed=(_REQUESTS,),
-        help="Requests that the API server rejected because a queue limit was reached, by limit.",
-    ),
-    Signal(
-        "http_responses_total",
-        _C,
-        dimension="handler",
         scope=SignalScope.TARGET,
+    ),
+    _counter(
+        "http_responses_total",
+        "Responses with status 2xx to POST requests, by route, including those whose client disconnected.",
+        dimension="handler",
         windowed=(Windowed("answers"),),
-        help="Responses with status 2xx to POST requests, by route, including those whose client disconnected.",
+        scope=SignalScope.TARGET,
     ),
-    Signal("corrupted_requests_total", _C, slow=True, help="Requests whose output contained NaN."),
+    _counter("corrupted_requests_total", "Requests whose output contained NaN.", slow=True),
     # -- prefix cache -----------------------------------------------------------------------------------
-    Signal(
+    _counter(
         "prefix_cache_queried_tokens_total",
-        _C,
-        windowed=(_TOKENS,),
-        help="Tokens looked up in the local prefix cache: once per request since vLLM 0.27, before that at every"
+        "Tokens looked up in the local prefix cache: once per request since vLLM 0.27, before that at every"
         " attempt to schedule it.",
-    ),
-    Signal(
-        "prefix_cache_hit_tokens_total",
-        _C,
         windowed=(_TOKENS,),
-        help="Tokens found in the local prefix cache.",
     ),
-    Signal(
+    _counter("prefix_cache_hit_tokens_total", "Tokens found in the local prefix cache.", windowed=(_TOKENS,)),
+    _counter(
         "external_prefix_cache_queried_tokens_total",
-        _C,
-        windowed=(_TOKENS,),
-        help="Tokens looked up in an external cache through a connector; since vLLM 0.16 only those that the local"
+        "Tokens looked up in an external cache through a connector; since vLLM 0.16 only those that the local"
         " cache did not hold.",
-    ),
-    Signal(
-        "external_prefix_cache_hit_tokens_total",
-        _C,
         windowed=(_TOKENS,),
-        help="Tokens found in an external cache.",
     ),
-    Signal(
+    _counter(
+        "external_prefix_cache_hit_tokens_total", "Tokens found in an external cache.", windowed=(_TOKENS,)
+    ),
+    _counter(
         "prefix_cache_hit_tokens_by_tier_total",
-        _C,
+        "Prefix-cache hit tokens by the tier that held them (device, host, disk, p2p, ...).",
         dimension="tier",
         slow=True,
-        help="Prefix-cache hit tokens by the tier that held them (device, host, disk, p2p, ...).",
     ),
-    Signal(
-        "kv_offload_loaded_bytes_total", _C, slow=True, help="KV cache bytes loaded from the offload tier."
-    ),
-    Signal("kv_offload_stored_bytes_total", _C, slow=True, help="KV cache bytes stored in the offload tier."),
-    Signal(
+    _counter("kv_offload_loaded_bytes_total", "KV cache bytes loaded from the offload tier.", slow=True),
+    _counter("kv_offload_stored_bytes_total", "KV cache bytes stored in the offload tier.", slow=True),
+    _counter(
         "kv_offload_skipped_stores_total",
-        _C,
+        "Times that KV cache was not offloaded because the tier was full.",
         slow=True,
-        help="Times that KV cache was not offloaded because the tier was full.",
     ),
-    Signal(
+    _gauge(
         "prefix_cache_lifetime_hit_ratio",
-        _G,
+        "The v0 engine's own prefix hit ratio since its start, 0-1. Shown but not judged: it covers no window.",
         slow=True,
         high=1.0,
-        help="The v0 engine's own prefix hit ratio since its start, 0-1. Shown but not judged: it covers no window.",
     ),
-    Signal("multimodal_cache_queried_items_total", _C, slow=True, help="Multimodal cache: items looked up."),
-    Signal("multimodal_cache_hit_items_total", _C, slow=True, help="Multimodal cache: items found."),
+    _counter("multimodal_cache_queried_items_total", "Multimodal cache: items looked up.", slow=True),
+    _counter("multimodal_cache_hit_items_total", "Multimodal cache: items found.", slow=True),
     # -- speculative decoding ---------------------------------------------------------------------------
-    Signal("spec_decode_draft_tokens_total", _C, slow=True, help="Draft tokens proposed."),
-    Signal("spec_decode_accepted_tokens_total", _C, slow=True, help="Draft tokens accepted."),
+    _counter("spec_decode_draft_tokens_total", "Draft tokens proposed.", slow=True),
+    _counter("spec_decode_accepted_tokens_total", "Draft tokens accepted.", slow=True),
     # -- latencies and lengths ----------------------------------------------------------------------------
-    Signal(
-        "time_to_first_token_seconds",
-        _H,
-        slow=True,
-        help="Arrival to first output, one observation per request.",
-    ),
-    Signal(
+    _histogram("time_to_first_token_seconds", "Arrival to first output, one observation per request."),
+    _histogram(
         "inter_token_latency_seconds",
-        _H,
-        slow=True,
-        help="Time between two outputs of a request; with speculative decoding an output is several tokens.",
+        "Time between two outputs of a request; with speculative decoding an output is several tokens.",
     ),
-    Signal("e2e_request_latency_seconds", _H, slow=True, help="Arrival to last token, of finished requests."),
-    Signal(
-        "request_queue_time_seconds",
-        _H,
-        slow=True,
-        help="First queued to first scheduled, of finished requests.",
-    ),
-    Signal(
-        "request_prefill_time_seconds",
-        _H,
-        slow=True,
-        help="First scheduled to first token, of finished requests.",
-    ),
-    Signal(
+    _histogram("e2e_request_latency_seconds", "Arrival to last token, of finished requests."),
+    _histogram("request_queue_time_seconds", "First queued to first scheduled, of finished requests."),
+    _histogram("request_prefill_time_seconds", "First scheduled to first token, of finished requests."),
+    _histogram(
         "request_decode_time_seconds",
-        _H,
-        slow=True,
-        help="First to last token, of finished requests; preemptions in between are included.",
+        "First to last token, of finished requests; preemptions in between are included.",
     ),
-    Signal(
+    _histogram(
         "request_prompt_tokens",
-        _H,
+        "Prompt length in tokens, of finished requests.",
         windowed=(_REQUESTS, Windowed("tokens", "sum")),
-        help="Prompt length in tokens, of finished requests.",
     ),
-    Signal(
-        "request_generation_tokens", _H, slow=True, help="Generated length in tokens, of finished requests."
-    ),
-    Signal("iteration_tokens", _H, windowed=(Windowed("engine steps"),), help="Tokens per engine step."),
+    _histogram("request_generation_tokens", "Generated length in tokens, of finished requests."),
+    _histogram("iteration_tokens", "Tokens per engine step.", windowed=(Windowed("engine steps"),)),
     # -- the server -------------------------------------------------------------------------------------
-    Signal(
+    _gauge(
         "engine_start_time_seconds",
-        _G,
+        "Start of the vLLM server process, unix seconds.",
         slow=True,
         scope=SignalScope.TARGET,
-        help="Start of the vLLM server process, unix seconds.",
     ),
-    Signal("cache_config", SignalKind.INFO, slow=True, help="vLLM's cache configuration, as labels."),
+    Signal("cache_config", "vLLM's cache configuration, as labels.", SignalKind.INFO, slow=True),
 )
 
 BY_NAME = NamedRows(
