@@ -56,7 +56,7 @@ class SeriesCandidate:
             self.single.append(index)
 
     def read(self, values: Sequence[float], signal: Signal, scale: float) -> Value | str:
-        """The value, or the reason why there is none."""
+        """The value, or the reason why it is missing."""
         if signal.kind is SignalKind.HISTOGRAM:
             return self._histogram(values)
         if signal.dimension:

@@ -133,7 +133,7 @@ class GpuSample(NamedTuple):
 class GpuActivity:
     """The activity of a target's GPUs over a window: means over time, 0-1.
 
-    `mean` is over the GPUs, `highest` is the busiest GPU's. With `upper_bound` the true values may be lower, because
+    `mean` averages the GPUs, `highest` is the busiest GPU's. With `upper_bound` the true values may be lower, because
     for some time or some GPU only utilisation was known. `covered_s` is the part of the window with readings.
     """
 
