@@ -12,7 +12,8 @@ from typing import Any
 
 from kvwatch.commands import options
 from kvwatch.commands.output import complain
-from kvwatch.core.model.outcome import Outcome, Pace, Scrape, ServerInfo
+from kvwatch.core.model.outcome import Outcome, Pace, Scrape
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load
 from kvwatch.settings.server_urls import parse_target, same_server
 from kvwatch.settings.target_settings import with_overrides

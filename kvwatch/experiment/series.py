@@ -166,7 +166,7 @@ def _histograms(engine: EngineState) -> dict[str, Histogram]:
 def _add_sample(gained: dict[str, float], before: Sample, now: Sample, seconds: float) -> None:
     """Adds counters and gauges. Half of the time between two samples belongs to each."""
     gained[ENGINE_SECONDS] += seconds
-    for name, old, new in zip(TRACKED, before.climbs, now.climbs, strict=True):
+    for name, old, new in zip(TRACKED, before.totals, now.totals, strict=True):
         if old is not None and new is not None and new > old:
             gained[name] += new - old
     half = seconds / 2

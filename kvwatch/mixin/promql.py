@@ -16,7 +16,7 @@ def family(name: str) -> Metric:
         row = _BY_NAME.get(name.removesuffix(part)) if name.endswith(part) else None
         if row and row.type is Type.HISTOGRAM:
             return row
-    raise KeyError(f"kvwatch exports no {name}")
+    raise KeyError(f"kvwatch exports no {name}: add a row to METRICS in kvwatch/core/export/catalogue.py")
 
 
 def select(name: str, *matchers: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kvwatch.core.model.gpu import MOST_GPUS, Gpu, GpuReading, distinct_gpus
+from kvwatch.core.model.gpu import MAX_GPUS, Gpu, GpuReading, distinct_gpus
 
 _SAID = (
     "uuid",
@@ -38,7 +38,7 @@ def of_fields(fields: Mapping[str, Any]) -> GpuReading | None:
     said = fields.get("gpu")
     if not isinstance(said, list):
         return None
-    known = [one for one in said[:MOST_GPUS] if isinstance(one, dict) and _text(one.get("gpu"))]
+    known = [one for one in said[:MAX_GPUS] if isinstance(one, dict) and _text(one.get("gpu"))]
     gpus = distinct_gpus(map(_gpu, known))
     if not gpus:
         return None
@@ -57,7 +57,7 @@ def _gpu(said: Mapping[str, Any]) -> Gpu:
         utilization=_number(said.get("utilization"), 1.0),
         memory_used_bytes=_number(said.get("memory_used_bytes"), _MOST_BYTES),
         memory_free_bytes=_number(said.get("memory_free_bytes"), _MOST_BYTES),
-        owners=tuple(map(_text, owners[:MOST_GPUS])) if isinstance(owners, list) else (),
+        owners=tuple(map(_text, owners[:MAX_GPUS])) if isinstance(owners, list) else (),
     )
 
 

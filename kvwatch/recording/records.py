@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvwatch.core.model.gpu import GpuReading
-from kvwatch.core.model.outcome import ServerInfo
+from kvwatch.core.model.server_info import ServerInfo
 
 
 class RecordingError(Exception):

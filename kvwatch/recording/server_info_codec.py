@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kvwatch.core.model.outcome import ServerInfo
-
-_LONGEST, _MOST_MODELS, _MOST_TOKENS = 200, 1000, 10**9
+from kvwatch.core.model.server_info import ServerInfo, server_info_from
 
 
 def as_fields(facts: ServerInfo) -> dict[str, Any]:
@@ -22,18 +20,6 @@ def of_fields(fields: Mapping[str, Any]) -> ServerInfo | None:
     said = fields.get("facts")
     if not isinstance(said, dict):
         return None
-    version, lengths = said.get("version"), said.get("max_model_len")
-    found = ServerInfo(
-        version=version[:_LONGEST] if isinstance(version, str) and version else None,
-        max_model_len=_lengths(lengths) if isinstance(lengths, dict) else None,
-    )
+    lengths = said.get("max_model_len")
+    found = server_info_from(said.get("version"), lengths.items() if isinstance(lengths, dict) else ())
     return found if found != ServerInfo() else None
-
-
-def _lengths(said: Mapping[str, Any]) -> dict[str, int] | None:
-    found = {
-        name[:_LONGEST]: length
-        for name, length in list(said.items())[:_MOST_MODELS]
-        if isinstance(length, int) and not isinstance(length, bool) and 0 < length <= _MOST_TOKENS
-    }
-    return found or None

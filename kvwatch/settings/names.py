@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pydantic import ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from kvwatch.core.dialect.vllm import ALIASES, NATIVE_SPELLINGS, RELAY_SPELLINGS, Alias
@@ -32,17 +33,24 @@ def prefixes(given: Any) -> list[str]:
     return found
 
 
-def aliases(given: Any) -> dict[str, str]:
-    """Signal -> additional metric name, which no other signal is read from."""
+def aliases(given: Any, info: ValidationInfo) -> dict[str, str]:
+    """Names for signals, none of which is read as another signal already.
+
+    A name may have any prefix that is read: vLLM's, a relay's, or one of the setting spellings.
+    """
     found, wrong = pairs(given)
+    spellings = info.data.get("spellings") or ()
     problems = {}
     for signal, name in found.items():
-        bare = bare_name(name) if isinstance(name, str) else ""
+        bare = bare_name(name, spellings) if isinstance(name, str) else ""
         taken = {row.signal for row in ALIASES if row.name == bare} - {signal}
         if signal not in BY_NAME:
             problems[signal] = f"{signal} is not a signal{suggestions(signal, BY_NAME)}"
         elif not bare or not all(c.isalnum() or c in "_:." for c in bare):
             problems[signal] = f"{name!r} is not a metric name"
+        elif bare == name and ":" in name and not _known_alias(signal).foreign:
+            prefix = name[: name.rindex(":") + 1]
+            problems[signal] = f"the prefix of {name!r} is not read: add {prefix!r} to spellings"
         elif taken:
             problems[signal] = f"{bare} is already read as {', '.join(sorted(taken))}"
     _raise_all(problems, wrong)
@@ -86,14 +94,18 @@ def symptoms(given: Any) -> list[str]:
     return found
 
 
-def bare_name(name: str) -> str:
-    """A metric name without vLLM's prefix or a relay's spelling of it."""
-    longest_first = sorted((*NATIVE_SPELLINGS, *RELAY_SPELLINGS), key=len, reverse=True)
+def bare_name(name: str, spellings: Iterable[str] = ()) -> str:
+    """A metric name without its prefix: vLLM's, a relay's, or one of the operator's own `spellings`."""
+    longest_first = sorted((*NATIVE_SPELLINGS, *RELAY_SPELLINGS, *spellings), key=len, reverse=True)
     return name.removeprefix(next((prefix for prefix in longest_first if name.startswith(prefix)), ""))
 
 
-def alias(signal: str, name: str) -> Alias:
-    """The row for an additional name, modelled on the newest known name of the signal."""
-    like = next(row for row in ALIASES if row.signal == signal)
-    bare = name if like.foreign else bare_name(name)
+def alias(signal: str, name: str, spellings: Iterable[str]) -> Alias:
+    """The row for a name that an operator adds: like the newest known name of the signal."""
+    like = _known_alias(signal)
+    bare = name if like.foreign else bare_name(name, spellings)
     return replace(like, name=bare, releases="by setting", help_has="", option="", caveat="")
+
+
+def _known_alias(signal: str) -> Alias:
+    return next(row for row in ALIASES if row.signal == signal)

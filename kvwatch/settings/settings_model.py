@@ -235,7 +235,9 @@ class Settings(BaseSettings):
         return Policy(
             vocabulary=Vocabulary(
                 spellings=tuple(dict.fromkeys((*NATIVE_SPELLINGS, *self.spellings))),
-                extra=tuple(names.alias(signal, name) for signal, name in self.aliases.items()),
+                extra=tuple(
+                    names.alias(signal, name, self.spellings) for signal, name in self.aliases.items()
+                ),
             ),
             thresholds=dict(self.thresholds),
             disabled=frozenset(self.disabled),

@@ -11,7 +11,11 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from kvwatch.core.history.regimes import Regime
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.pipeline import advance
 from kvwatch.core.judgement.state import initial
+from kvwatch.core.model.outcome import Scrape
 from kvwatch.mixin import markdown_tables
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load, show
 from kvwatch.settings.provenance import provenance
@@ -212,6 +216,34 @@ def test_one_setting_under_two_names_is_a_mistake(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("KVWATCH_INTERVAL", "3")
     monkeypatch.setenv("KVWATCH_INTERVAL_S", "4")
     assert problems() == ("KVWATCH_INTERVAL_S: set twice, also as KVWATCH_INTERVAL; keep one",)
+
+
+@pytest.mark.parametrize("spelling", ["sglang", "sglang:"])
+def test_an_alias_may_have_a_prefix_of_the_operators_own(spelling: str) -> None:
+    """A page of another server is judged by the full names of its metrics."""
+    names = {
+        "kv_cache_usage_ratio": "sglang:token_usage",
+        "requests_running": "sglang:num_running_reqs",
+        "requests_waiting": "sglang:num_queue_reqs",
+        "generation_tokens_total": "sglang:gen_tokens_total",
+        "prompt_tokens_total": "sglang:prompt_tokens_total",
+    }
+    settings = load({"aliases": json.dumps(names), "spellings": spelling})
+    state = initial("sglang", settings.policy(settings.targets[0]))
+    labels = '{engine="0",model_name="m"}'
+    for second in range(180):
+        numbers = (0.99, 8, 20, 100 * second, 100 * second)
+        lines = [f"{name}{labels} {number}" for name, number in zip(names.values(), numbers, strict=True)]
+        state, _ = advance(state, Scrape("\n".join([*lines, ""]).encode(), float(second)), float(second))
+    (engine,) = state.engines.values()
+    assert engine.regime is Regime.KV_LIMITED
+    assert engine.symptoms["kv_exhausted"].stage is Stage.FIRING
+
+
+def test_an_alias_with_a_prefix_that_is_not_read_is_a_mistake() -> None:
+    assert problems(aliases="requests_running=sglang:num_running_reqs") == (
+        "--alias: the prefix of 'sglang:num_running_reqs' is not read: add 'sglang:' to spellings",
+    )
 
 
 def test_the_policy_is_what_the_judgement_takes() -> None:

@@ -127,7 +127,7 @@ class Lately:
 def lately(state: State, engine: EngineState, now: float) -> Lately:
     """The last minutes of one engine."""
     interval = state.last.interval_s if state.last else 1.0
-    rows = engine.past.with_now(engine.windows, now - SHOWN_S)
+    rows = engine.before_restart.with_current(engine.windows, now - SHOWN_S)
     since = rows[0].t if rows else now
     restarts = [one.t for one in state.events if one.kind == "restart" and one.t > since]
     return Lately(rows, now, _GAP * max(interval, 1.0), state.limits["regime.full_usage"], restarts)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kvwatch.core.export import report
 from kvwatch.core.export.findings import lifecycles
 from kvwatch.core.judgement.derive import pressure
-from kvwatch.core.judgement.percentiles import LATENCIES, LENGTHS, QUANTILES, TOTAL_LENGTH, labelled
+from kvwatch.core.judgement.percentiles import LATENCIES, LENGTHS, QUANTILES, TOTAL_LENGTH, percentile_name
 from kvwatch.core.judgement.state import EngineState, State
 from kvwatch.core.judgement.symptoms import Verdict
 from kvwatch.core.model.snapshot import EngineKey
@@ -60,11 +60,11 @@ def _charts(state: State, one: EngineState, found: Lately, now: float) -> Iterat
         return f"{'≥ ' if name in derived.at_least else ''}{value}{doubt}"
 
     def ttft(q: float) -> str:
-        name = labelled(_TTFT, q)
+        name = percentile_name(_TTFT, q)
         return f"p{100 * q:g} {told(name, format_duration(one.derived.get(name) or 0.0))}"
 
-    known = labelled(_TTFT, QUANTILES[0]) in one.derived.values and not gone
-    first = ", ".join(map(ttft, QUANTILES)) if known else told(labelled(_TTFT, QUANTILES[0]), "")
+    known = percentile_name(_TTFT, QUANTILES[0]) in one.derived.values and not gone
+    first = ", ".join(map(ttft, QUANTILES)) if known else told(percentile_name(_TTFT, QUANTILES[0]), "")
     # What the charts hold and do not ask for again: kvwatch tells how far it goes back, and where a line ends.
     shift = report.wall_offset(state) or 0.0
     since = f"{found.rows[0].t + shift:.3f}" if found.rows else ""
@@ -119,15 +119,16 @@ def _lengths(state: State, one: EngineState) -> Iterator[str]:
     most = (state.facts.max_model_len or {}).get(one.key.model_name) if state.facts else None
     longest = most or one.snapshot.config.max_model_len
     yield "<section><h4>Lengths of finished requests, last hour, tokens</h4>"
-    known = labelled(TOTAL_LENGTH, QUANTILES[0]) in derived.values
+    median = percentile_name(TOTAL_LENGTH, QUANTILES[0])
+    known = median in derived.values
     if not known:
-        yield f"<p>Not known: {e(derived.unknown.get(labelled(TOTAL_LENGTH, QUANTILES[0]), 'not scraped'))}.</p>"
+        yield f"<p>Not known: {e(derived.unknown.get(median, 'not scraped'))}.</p>"
     else:
         heads = "".join(f'<th scope="col">p{100 * q:g}</th>' for q in QUANTILES)
         yield '<div class="scroll"><table class="facts"><thead><tr><th scope="col">part</th>'
         yield f"{heads}</tr></thead><tbody>"
         for word, name in (*_LENGTHS, ("together", TOTAL_LENGTH)):
-            values = [(labelled(name, q), derived.get(labelled(name, q))) for q in QUANTILES]
+            values = [(percentile_name(name, q), derived.get(percentile_name(name, q))) for q in QUANTILES]
             cells = "".join(
                 f"<td>{'≥ ' if of in derived.at_least else ''}{number(value)}"
                 f"{bar(value / longest if value is not None and longest else None, 'length')}</td>"

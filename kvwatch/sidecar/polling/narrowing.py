@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from kvwatch.core.dialect.vllm import LATE, Vocabulary, sample_names
-from kvwatch.core.exposition.parser import BadExposition, PageReader
+from kvwatch.core.exposition.parser import ExpositionError, PageReader
 from kvwatch.core.judgement.state import State
 from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.core.model.signals import CORE
@@ -180,7 +180,7 @@ def fault_of(vocabulary: Vocabulary, whole: bytes, names: Iterable[str], answer:
     reader = PageReader(lambda name: vocabulary.role(name) is not None)
     try:
         before, after = reader.read(whole), reader.read(answer.body)
-    except BadExposition as bad:
+    except ExpositionError as bad:
         return f"narrowed, the page can't be read: {bad}"
     there = set(after.series)
     absent = [series.name for series in before.series if series not in there]

@@ -21,7 +21,8 @@ from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 import httpx
 
 from kvwatch import __version__
-from kvwatch.core.model.outcome import Failure, Pace, Scrape, ScrapeError, ServerInfo
+from kvwatch.core.model.outcome import Failure, Pace, Scrape, ScrapeError
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.sidecar.clock import Clock, SystemClock
 from kvwatch.sidecar.http_client import (
     EXCERPT_BYTES,

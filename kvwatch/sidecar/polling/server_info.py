@@ -10,12 +10,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from kvwatch.core.model.outcome import ServerInfo
+from kvwatch.core.model.server_info import ServerInfo, server_info_from
 from kvwatch.sidecar.http_client import BodyError
 
 _TIMEOUT_S = 2.0
-_MOST_MODELS, _MOST_CHARACTERS = 1000, 1000
-"""Models that are told of, and characters of a name: each is a label."""
 
 HttpAnswer = tuple[int, bytes]
 """HTTP status and body."""
@@ -43,27 +41,13 @@ async def read_server_info(metrics_url: str, get: Callable[[str], Awaitable[Http
         ):
             return None
 
-    return ServerInfo(
-        version=_version(await found("/version")), max_model_len=_lengths(await found("/v1/models"))
+    version, models = await found("/version"), await found("/v1/models")
+    entries = models.get("data") if isinstance(models, dict) else None
+    return server_info_from(
+        version.get("version") if isinstance(version, dict) else None,
+        (
+            (model.get("id"), model.get("max_model_len"))
+            for model in (entries if isinstance(entries, list) else ())
+            if isinstance(model, dict)
+        ),
     )
-
-
-def _version(answer: Any) -> str | None:
-    version = answer.get("version") if isinstance(answer, dict) else None
-    return version[:100] if isinstance(version, str) and version else None
-
-
-def _lengths(answer: Any) -> dict[str, int] | None:
-    models = answer.get("data") if isinstance(answer, dict) else None
-    if not isinstance(models, list):
-        return None
-    found = {}
-    for model in models[:_MOST_MODELS]:
-        if not isinstance(model, dict):
-            continue
-        name, length = model.get("id"), model.get("max_model_len")
-        if not isinstance(name, str) or len(name) > _MOST_CHARACTERS:
-            continue
-        if isinstance(length, int) and not isinstance(length, bool) and length > 0:
-            found[name] = length
-    return found or None

@@ -15,7 +15,7 @@ from kvwatch.text.numbers import format_duration
 def why_not_firing(life: Lifecycle, now: float, keep_s: float) -> str:
     """Why a firing symptom can't be said to hold at `now`, as a sentence without its stop; empty if it holds."""
     if life.verdict is Verdict.CLEAR:
-        clear, kept = format_duration(life.progressed), format_duration(keep_s)
+        clear, kept = format_duration(life.verdict_for_s), format_duration(keep_s)
         return f"The condition has been clear for {clear}; it is kept for {kept} in case it comes back"
     if life.verdict is Verdict.UNKNOWN:
         since = (

@@ -25,7 +25,7 @@ def latencies(state: State, engine: EngineState, seconds: float) -> dict[str, li
     offset = report.wall_offset(state)
     if state.now is None or offset is None:
         return found
-    for life in (*engine.past.ladders, engine.windows.ladders):
+    for life in (*engine.before_restart.histograms, engine.windows.histograms):
         for before, after in _points(life.rows(), state.now - seconds):
             found["at"].append(round(after.t + offset, 3))
             for name, value in _quantiles(before, after).items():

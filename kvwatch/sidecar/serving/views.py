@@ -8,8 +8,9 @@ from typing import Any
 
 from kvwatch import __version__
 from kvwatch.core.export import report
-from kvwatch.core.history.window import TRACKED, Sample
+from kvwatch.core.history.window import Sample
 from kvwatch.core.judgement.state import EngineState, State
+from kvwatch.core.model.signals import WINDOWED
 from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.serving.finding_status import finding_status
 from kvwatch.sidecar.serving.latencies import latencies
@@ -33,29 +34,7 @@ _FIELDS: dict[str, str] = {
     "kv_cache_demand_ratio": "demand",
     "regime": "regime",
 }
-_COUNTERS: dict[str, str] = {
-    "preemptions_total": "preemptions",
-    "requests_finished_total": "requests",
-    "requests_finished_total/error": "requests",
-    "requests_finished_total/abort": "requests",
-    "prompt_tokens_total": "tokens",
-    "generation_tokens_total": "tokens",
-    "prefix_cache_queried_tokens_total": "tokens",
-    "prefix_cache_hit_tokens_total": "tokens",
-    "external_prefix_cache_queried_tokens_total": "tokens",
-    "external_prefix_cache_hit_tokens_total": "tokens",
-    "prompt_tokens_by_source_total": "tokens",
-    "prompt_tokens_by_source_total/local_cache_hit": "tokens",
-    "prompt_tokens_by_source_total/external_kv_transfer": "tokens",
-    "iteration_tokens": "engine steps",
-    "request_prompt_tokens": "requests",
-    "request_prompt_tokens/sum": "tokens",
-    "admission_rejections_total": "requests",
-    "http_responses_total": "answers",
-}
-"""What each tracked counter counts; a histogram counts its observations."""
-
-UNITS: dict[str, str] = _GAUGES | {name: f"{_COUNTERS[name]}, increase" for name in TRACKED}
+UNITS: dict[str, str] = _GAUGES | {counter.name: f"{counter.unit}, increase" for counter in WINDOWED}
 """Unit of each column of a history, in their order."""
 
 
@@ -159,7 +138,7 @@ def _columns(
     offset = report.wall_offset(one)
     if one.now is None or offset is None:
         return {name: [] for name in wanted}
-    rows = engine.past.with_now(engine.windows, one.now - seconds)
+    rows = engine.before_restart.with_current(engine.windows, one.now - seconds)
     return {name: _column(name, rows, offset) for name in wanted}
 
 
@@ -169,8 +148,7 @@ def _column(name: str, rows: Sequence[Sample], offset: float) -> list[Any]:
     if name in _FIELDS:
         read = attrgetter(_FIELDS[name])
         return [read(row) for row in rows]
-    index = TRACKED.index(name)
-    return [row.climbs[index] for row in rows]
+    return [row.total(name) for row in rows]
 
 
 def failures(store: Store) -> dict[str, Any]:

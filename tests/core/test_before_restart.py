@@ -17,7 +17,7 @@ STARTED = 1_700_000_000
 
 def shown(watch: Watch, seconds: float = 1e9) -> list[Sample]:
     """All samples of the engine that are shown."""
-    return watch.engine.past.with_now(watch.engine.windows, watch.now - seconds)
+    return watch.engine.before_restart.with_current(watch.engine.windows, watch.now - seconds)
 
 
 def lived(watch: Watch, started: int, seconds: int) -> None:
@@ -29,7 +29,7 @@ def lived(watch: Watch, started: int, seconds: int) -> None:
 
 
 def counted(rows: list[Sample], name: str) -> list[float]:
-    return [row.climbs[TRACKED.index(name)] or 0.0 for row in rows]
+    return [row.totals[TRACKED.index(name)] or 0.0 for row in rows]
 
 
 def test_samples_of_both_processes_are_shown_and_nothing_is_counted_between_them() -> None:
@@ -50,10 +50,10 @@ def test_only_as_much_is_kept_as_of_one_process() -> None:
     for life in range(1, 4):
         lived(watch, STARTED + 100 * life, 15)
         engine = watch.engine
-        assert len(engine.past.samples) + len(engine.windows.samples) <= 40 + 2 * 32
+        assert len(engine.before_restart.samples) + len(engine.windows.samples) <= 40 + 2 * 32
         assert shown(watch)[0].t <= watch.now - 38
     lived(watch, STARTED + 900, 60)
-    assert (len(watch.engine.past.samples), watch.engine.past.ladders) == (0, ())
+    assert (len(watch.engine.before_restart.samples), watch.engine.before_restart.histograms) == (0, ())
     assert counted(shown(watch), "requests_finished_total")[-1] == 99 + 3 * 14 + 59
 
 
@@ -63,8 +63,8 @@ def test_several_servers_behind_one_address_keep_no_more() -> None:
     for i in range(150):
         servers[i % 2].finish(1)
         watch.see(servers[i % 2])
-    assert len(watch.engine.past.samples) <= 40 + 2 * 32
-    assert len(watch.engine.past.ladders) == 0
+    assert len(watch.engine.before_restart.samples) <= 40 + 2 * 32
+    assert len(watch.engine.before_restart.histograms) == 0
     assert set(counted(shown(watch), "requests_finished_total")) == {0.0}
 
 
@@ -72,24 +72,23 @@ def test_several_servers_behind_one_address_keep_no_more() -> None:
 def test_from_any_moment_on_it_is_the_same_sequence(lives: list[int], since: int) -> None:
     past, windows, now = BeforeRestart(), Windows(), 0.0
     for seconds in lives:
-        past, windows = past.ended(windows, 1e9), Windows()
+        past, windows = past.with_process(windows, 1e9), Windows()
         for n in range(seconds):
             now += 1
-            sample = Sample(
-                now, n, None, None, None, 0.0, None, "idle", (float(n), None) * (len(TRACKED) // 2)
-            )
+            totals = (float(n), *[None] * (len(TRACKED) - 1))
+            sample = Sample(now, n, None, None, None, 0.0, None, "idle", totals)
             windows = replace(windows, samples=windows.samples.append(sample, 1e9))
-    whole = past.with_now(windows, 0.0)
+    whole = past.with_current(windows, 0.0)
     assert [row.t for row in whole] == [float(n + 1) for n in range(sum(lives))]
-    assert past.with_now(windows, float(since)) == [row for row in whole if row.t >= since]
-    steps = [after.climbs[0] - before.climbs[0] for before, after in pairwise(whole)]  # type: ignore[operator]
+    assert past.with_current(windows, float(since)) == [row for row in whole if row.t >= since]
+    steps = [after.totals[0] - before.totals[0] for before, after in pairwise(whole)]  # type: ignore[operator]
     assert steps.count(0.0) == max(sum(map(bool, lives)) - 1, 0)
     assert set(steps) <= {0.0, 1.0}
-    assert all(row.climbs[1] is None for row in whole)
+    assert all(row.totals[1] is None for row in whole)
 
 
 def test_without_a_past_there_is_only_the_present() -> None:
     watch = Watch()
     lived(watch, STARTED, 5)
     assert shown(watch) == watch.engine.windows.samples.rows()
-    assert watch.engine.past == BeforeRestart()
+    assert watch.engine.before_restart == BeforeRestart()

@@ -1,4 +1,4 @@
-"""What an Alertmanager must be told, without any I/O."""
+"""Which notifications are due, without any I/O."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from kvwatch.core.export.findings import findings
 from kvwatch.core.export.notifications import (
-    LASTS,
-    MOST_ENDED,
-    Id,
+    EXPIRE_AFTER_REPEATS,
+    MAX_RESOLVED,
     Ledger,
     Notification,
+    NotificationId,
     SentNotification,
     due_notifications,
     next_repeat,
@@ -40,7 +40,9 @@ def state_of(now: float, lives: dict[str, Lifecycle], target: dict[str, Lifecycl
 
 
 def life(stage: Stage, since: float = 100.0, held: Stage = Stage.INACTIVE) -> Lifecycle:
-    return Lifecycle(stage, since, {"requests_waiting": 17.0, "window_seconds": 120.0}, held=held)
+    return Lifecycle(
+        stage, since, {"requests_waiting": 17.0, "window_seconds": 120.0}, stage_before_unknown=held
+    )
 
 
 FIRING = life(Stage.FIRING)
@@ -63,19 +65,19 @@ class Receiver:
         return notices
 
 
-def ids(notices: tuple[Notification, ...]) -> list[tuple[Id, bool]]:
+def ids(notices: tuple[Notification, ...]) -> list[tuple[NotificationId, bool]]:
     return [(one.id, one.resolved) for one in notices]
 
 
 def test_what_fires_is_told_once_and_again_at_the_repeat() -> None:
     told = Receiver()
     (notice,) = told.tell(110.0, state_of(110.0, {"kv_thrashing": FIRING}))
-    assert (notice.starts_at, notice.ends_at) == (WALL + 100.0, WALL + 110.0 + LASTS * REPEAT)
+    assert (notice.starts_at, notice.ends_at) == (WALL + 100.0, WALL + 110.0 + EXPIRE_AFTER_REPEATS * REPEAT)
     assert notice.labels["alertname"] == "KVWatchKvThrashing"
     assert told.tell(169.0, state_of(169.0, {"kv_thrashing": FIRING})) == ()
     assert next_repeat(told.ledger, REPEAT) == 170.0
     (again,) = told.tell(170.0, state_of(170.0, {"kv_thrashing": FIRING}))
-    assert (again.starts_at, again.ends_at) == (WALL + 100.0, WALL + 170.0 + LASTS * REPEAT)
+    assert (again.starts_at, again.ends_at) == (WALL + 100.0, WALL + 170.0 + EXPIRE_AFTER_REPEATS * REPEAT)
 
 
 def test_nothing_firing_tells_nothing() -> None:
@@ -98,8 +100,8 @@ def test_an_end_that_nobody_heard_of_is_forgotten_when_the_alert_has_timed_out_a
     told, over = Receiver(), state_of(120.0, {})
     told.tell(110.0, state_of(110.0, {"kv_thrashing": FIRING}))
     told.tell(120.0, over, confirmed=False)
-    assert told.look(110.0 + LASTS * REPEAT - 1, over)
-    assert told.look(110.0 + LASTS * REPEAT, over) == ()
+    assert told.look(110.0 + EXPIRE_AFTER_REPEATS * REPEAT - 1, over)
+    assert told.look(110.0 + EXPIRE_AFTER_REPEATS * REPEAT, over) == ()
     assert not told.ledger
 
 
@@ -132,7 +134,10 @@ def test_what_comes_to_be_accounted_for_ends_and_says_by_what() -> None:
     told.tell(110.0, state_of(110.0, {"kv_exhausted": FIRING}))
     notices = told.tell(120.0, state_of(120.0, {"kv_thrashing": FIRING, "kv_exhausted": FIRING}))
     assert ids(notices) == [(THRASHING, False), (EXHAUSTED, True)]
-    assert "kv_thrashing accounts for it" in notices[1].annotations["description"]
+    assert (
+        notices[1].annotations["description"]
+        == "Still firing, now covered by kv_thrashing. Fix kv_thrashing first."
+    )
 
 
 def test_unknown_neither_fires_nor_ends() -> None:
@@ -142,7 +147,7 @@ def test_unknown_neither_fires_nor_ends() -> None:
     (first,) = told.tell(110.0, state_of(110.0, {"kv_thrashing": FIRING}))
     assert told.tell(120.0, state_of(120.0, unknown)) == ()
     (held,) = told.tell(170.0, state_of(170.0, unknown))
-    assert held == replace(first, ends_at=WALL + 170.0 + LASTS * REPEAT)
+    assert held == replace(first, ends_at=WALL + 170.0 + EXPIRE_AFTER_REPEATS * REPEAT)
     down = state_of(175.0, unknown, {"target_down": FIRING})
     assert ids(told.tell(175.0, down)) == [((EngineKey("t"), "target_down"), False), (THRASHING, True)]
 
@@ -158,10 +163,10 @@ def test_ends_that_nobody_hears_of_do_not_pile_up() -> None:
         (EngineKey("t", "m", str(n)), "kv_thrashing"): SentNotification(
             Notification((EngineKey("t", "m", str(n)), "kv_thrashing"), WALL, WALL, resolved=True), 100.0
         )
-        for n in range(MOST_ENDED + 5)
+        for n in range(MAX_RESOLVED + 5)
     }
     left = prune_ledger(ended, now=101.0, repeat_s=REPEAT)
-    assert len(left) == MOST_ENDED
+    assert len(left) == MAX_RESOLVED
     assert next(iter(left))[0].engine == "5", "the oldest go"
 
 
@@ -180,8 +185,7 @@ def test_the_texts_say_what_where_by_which_numbers_and_what_to_do() -> None:
     meaning, evidence, actions = said["description"].split("\n\n")
     assert meaning == found.symptom.meaning
     assert evidence.startswith("Evidence: ")
-    numbers, _, limits = evidence.partition(" Thresholds: ")
-    assert "preemptions 14" in numbers
-    assert limits == "preemptions 3; preemptions per request 0.3."
+    assert "; preemptions 14" in evidence
+    assert "(threshold 0.3)" in evidence
     assert actions.splitlines()[0] == "What to do, in this order:"
     assert [line.partition(". ")[2] for line in actions.splitlines()[1:]] == list(found.actions)
