@@ -879,8 +879,9 @@ def words_of(store: Store) -> str:
 
 def rows_of(store: Store) -> list[list[str]]:
     """The cells of the table of engines, as text."""
-    rows = re.findall(r"<tr>(.*?)</tr>", table_of(store))[1:]
-    return [[re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in rows]
+    rows = re.findall(r"<tr>(.*?)</tr>", table_of(store), re.DOTALL)[1:]
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows]
+    return [[re.sub(r"<.*?>", "", cell).strip() for cell in row] for row in cells]
 
 
 def table_of(store: Store) -> str:
@@ -936,12 +937,12 @@ def test_the_page_shows_causes_and_values_in_words() -> None:
             f"{format_value(name, value)} {name}" in words for name, value in found["evidence"].items()
         )
     assert not re.search(r"\d(\.\d+)?e[+-]\d", words)
-    assert "reading the whole page" in words
+    assert "every 1 s, the whole page" in words
 
 
 def test_a_finding_of_a_whole_server_has_no_engine_and_no_stray_comma() -> None:
     words = words_of(while_long_down())
-    assert re.search(r"target_down for \d+ s", words)
+    assert re.search(r"target_down firing for \d+ s on vllm ", words)
     assert " ," not in words
 
 
@@ -958,7 +959,7 @@ def while_long_down() -> Store:
 def test_what_fires_but_can_not_be_told_any_more_says_so() -> None:
     words = words_of(while_long_down())
     assert "Whether it still holds can't be told for 44 s: the server is not scraped." in words
-    assert "act on that first" in words
+    assert "Caused by target_down: fix that first." in words
 
 
 def test_what_fires_though_its_condition_is_clear_says_so() -> None:
@@ -1076,7 +1077,9 @@ def test_an_engine_has_a_page_of_its_own(engine: int) -> None:
         str(engine)
     ]
     assert re.findall(
-        r'<tr aria-current="page"><td data-name="model">.*?<td data-name="engine">(\d+)</td>', page.text
+        r'<tr aria-current="page">\s*<td data-name="model">.*?<td data-name="engine">(\d+)</td>',
+        page.text,
+        re.DOTALL,
     ) == [str(engine)]
 
 
@@ -1089,13 +1092,13 @@ def test_the_page_of_an_engine_that_is_not_there_is_one_line() -> None:
 
 def test_many_who_look_cost_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     wrote: list[float] = []
-    parts = document._parts
+    parts = document.page_parts
 
     def counted(store: Store, now: float, of: EngineKey | None) -> Iterator[str]:
         wrote.append(now)
         return parts(store, now, of)
 
-    monkeypatch.setattr(document, "_parts", counted)
+    monkeypatch.setattr(document, "page_parts", counted)
     app = app_of(saturated())
 
     async def run() -> set[str]:
