@@ -9,10 +9,11 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from kvwatch.core.export.findings import findings
-from kvwatch.sidecar.page import style
+from kvwatch.sidecar.page.filters import percent
 from kvwatch.text.evidence import format_value
 from tests.page.conftest import NARROW, WIDE, Opens
 from tests.support.loopback import pages
+from tests.support.page_colours import LIGHT, LINES
 from tests.support.served_page import HEALTHY, SATURATED, TWO_ENGINES, Served, again, ranks, saturated
 
 SERIOUS = {"serious", "critical"}
@@ -24,7 +25,7 @@ def refreshed(page: Page) -> None:
     page.wait_for_timeout(1000)
     with page.expect_response(page.url):
         page.get_by_role("button", name="Pause").click()
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Resume").click()
     page.locator("#live span", has_text="Live").wait_for()
 
 
@@ -37,7 +38,7 @@ def drawn(page: Page, chart: str) -> int:
       for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255) seen.add(data.slice(i, i + 3).join());
       return [...seen];
     }"""
-    light = {",".join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5)) for c, _ in style.LINES.values()}
+    light = {",".join(str(int(LIGHT[name][i : i + 2], 16)) for i in (1, 3, 5)) for name in LINES}
     return len(light & set(page.evaluate(script, chart)))
 
 
@@ -51,7 +52,7 @@ def test_a_saturated_server_is_told_whole(served: Served, opened: Opens) -> None
     state = served.store.state("vllm")
     first, *rest = findings(state)
     assert first.symptom.id == "kv_thrashing"
-    wrong = page.get_by_role("region", name="What is wrong")
+    wrong = page.get_by_role("region", name="Findings")
     expect(wrong.locator(".headline")).to_contain_text(f"First: {first.symptom.title}")
     article = wrong.get_by_role("article", name=first.symptom.title)
     for action in first.actions:
@@ -61,10 +62,10 @@ def test_a_saturated_server_is_told_whole(served: Served, opened: Opens) -> None
     for name, value in first.evidence.items():
         expect(article.locator(".facts")).to_contain_text(f"{format_value(name, value)} {name}")
     for other in rest:
-        expect(wrong.get_by_role("article", name=other.symptom.title)).to_contain_text("act on that first")
+        expect(wrong.get_by_role("article", name=other.symptom.title)).to_contain_text("fix that first")
     engine = page.locator("details.engine")
-    expect(engine.get_by_role("img", name="Regimes of the last")).to_have_accessible_name(
-        "Regimes of the last 2 min: kv_limited 43 s, flowing 20 s, idle 6 s"
+    expect(engine.get_by_role("img", name="Regimes in the last")).to_have_accessible_name(
+        "Regimes in the last 2 min: kv_limited 43 s, flowing 20 s, idle 6 s"
     )
     assert {one: drawn(page, one) for one in ("usage", "queue", "preemptions", "hits", "ttft")} == {
         "usage": 1,
@@ -73,16 +74,18 @@ def test_a_saturated_server_is_told_whole(served: Served, opened: Opens) -> None
         "hits": 1,
         "ttft": 2,
     }
-    usage = f"{100 * (state.engines[first.key].snapshot.number('kv_cache_usage_ratio') or 0):.1f} %"
-    expect(engine.locator("figure", has_text="KV usage").locator(".key")).to_contain_text(f"KV usage{usage}")
+    usage = percent(state.engines[first.key].snapshot.number("kv_cache_usage_ratio"))
+    expect(engine.locator("figure", has_text="KV cache usage").locator(".key")).to_contain_text(
+        f"usage{usage}"
+    )
     expect(engine.locator(".score")).to_have_text("0.91 of 1")
     expect(engine).to_contain_text("Lengths of finished requests")
     engine.get_by_text("Configuration of this vLLM").click()
     expect(engine.locator("dt", has_text="num gpu blocks").locator("+ dd")).to_have_text("128")
     engine.get_by_text("as a table").click()
     expect(engine.get_by_role("row").filter(has_text="the last minute")).to_contain_text("kv_limited")
-    expect(page.get_by_role("region", name="What happened")).to_contain_text("kv_thrashing fires")
-    expect(page.get_by_role("region", name="What kvwatch costs")).to_contain_text("MiB")
+    expect(page.get_by_role("region", name="Events")).to_contain_text("kv_thrashing is firing")
+    expect(page.get_by_role("region", name="What kvwatch uses")).to_contain_text("MiB")
     article.get_by_role("link", name="Runbook").click()
     expect(page.locator("pre")).to_contain_text("# KVWatchKvThrashing")
 
@@ -110,8 +113,8 @@ def test_findings_appear_and_go_while_one_reads(served: Served, opened: Opens) -
     expect(page.get_by_text("num gpu blocks")).to_be_visible()  # what was unfolded stays so
     served.play([recorded[0]] * 200)
     expect(article).to_have_count(0)
-    expect(page.locator("body > [role=status]")).to_contain_text(f"Over: {title}.")
-    expect(page.get_by_role("region", name="What happened")).to_contain_text("kv_thrashing is over")
+    expect(page.locator("body > [role=status]")).to_contain_text(f"Resolved: {title}.")
+    expect(page.get_by_role("region", name="Events")).to_contain_text("kv_thrashing resolved")
     assert page.evaluate("window.same === document.querySelector('details.engine')")
     assert page.evaluate("performance.getEntriesByType('navigation').length") == 1
 
@@ -142,8 +145,8 @@ def test_a_server_that_is_down_has_no_numbers_but_its_history(served: Served, op
     expect(page.get_by_role("article", name="vLLM is not answering")).to_have_count(1)
     expect(page.locator("table.engines td.n")).to_have_text(["–"] * 5)
     expect(page.locator("figure", has_text="Time to first token")).to_contain_text("not scraped for 45 s")
-    expect(page.get_by_role("img", name="Regimes of the last")).to_have_accessible_name(
-        "Regimes of the last 2 min: kv_limited 44 s, flowing 20 s, idle 6 s"
+    expect(page.get_by_role("img", name="Regimes in the last")).to_have_accessible_name(
+        "Regimes in the last 2 min: kv_limited 44 s, flowing 20 s, idle 6 s"
     )
 
 
@@ -173,7 +176,7 @@ def coloured(page: Page, chart: str, ago: tuple[float, float]) -> int:
       for (let i = 0; i < data.length; i += 4) seen.push(data.slice(i, i + 3).join());
       return seen;
     }"""
-    light = {",".join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5)) for c, _ in style.LINES.values()}
+    light = {",".join(str(int(LIGHT[name][i : i + 2], 16)) for i in (1, 3, 5)) for name in LINES}
     return sum(pixel in light for pixel in page.evaluate(script, [chart, *ago]))
 
 
@@ -195,15 +198,15 @@ def test_a_restart_is_seen_with_what_was_before_it_on_an_open_page_as_on_a_new_o
     assert drawings(page) == left_open
     assert page.locator("details.engine").inner_text() == words
     assert "vLLM restarted 69 s ago" in words
-    expect(page.get_by_role("img", name="Regimes of the last")).to_have_accessible_name(
-        "Regimes of the last 3 min: kv_limited 87 s, flowing 40 s, idle 12 s; vLLM restarted 69 s ago"
+    expect(page.get_by_role("img", name="Regimes in the last")).to_have_accessible_name(
+        "Regimes in the last 3 min: kv_limited 87 s, flowing 40 s, idle 12 s; vLLM restarted 69 s ago"
     )
     for chart in ("usage", "queue", "preemptions", "ttft"):
         before, between, after = (coloured(page, chart, ago) for ago in ((158, 92), (87, 70.5), (68, 0)))
         assert before, chart
         assert not between, chart
         assert after, chart
-    expect(page.get_by_role("region", name="What happened")).to_contain_text("restart")
+    expect(page.get_by_role("region", name="Events")).to_contain_text("restart")
 
 
 def test_no_rate_is_drawn_across_a_restart_that_left_no_gap(opened: Opens) -> None:
@@ -231,7 +234,7 @@ def test_a_page_that_was_not_looked_at_misses_nothing_afterwards(served: Served,
     page = opened()
     page.get_by_role("button", name="Pause").click()
     served.play(recorded[20:90])
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     page.locator("#live span", has_text="Live").wait_for()
     seen = drawings(page)
     page.reload()
@@ -291,7 +294,7 @@ def test_an_engine_that_went_away_is_said_on_its_page(served: Served, chromium: 
     page.locator("#live", has_text="Live").wait_for()
     served.clock.time += 600  # as long as an engine that is not seen is kept
     served.play(pages(HEALTHY)[:1])
-    expect(page.locator("#live .lost")).to_have_text("This engine is no longer there: what is below is old.")
+    expect(page.locator("#live .lost")).to_have_text("This engine is gone. The data below is out of date.")
     page.close()
 
 
@@ -304,8 +307,8 @@ def test_says_when_the_connection_is_lost_and_comes_back_by_itself(chromium: Bro
         page.locator("#live", has_text="Live").wait_for()
     lost = page.locator("#live .lost")
     lost.wait_for(timeout=10_000)
-    expect(lost).to_contain_text("what is below is old")
-    expect(page.locator("#live")).to_contain_text("Asking again in")
+    expect(lost).to_contain_text("The data below is out of date")
+    expect(page.locator("#live")).to_contain_text("Retrying in")
     expect(page.get_by_role("article").first).to_be_visible()  # what was known stays
     with served.serving():
         page.locator("#live span", has_text="Live").wait_for(timeout=20_000)
@@ -322,7 +325,7 @@ def test_paused_it_asks_nothing(served: Served, opened: Opens) -> None:
     page.on("request", lambda request: asked.append(request.url))
     page.wait_for_timeout(2500)
     assert asked == []
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     page.locator("#live span", has_text="Live").wait_for()
     assert asked
 
@@ -360,7 +363,7 @@ def test_complete_without_a_script(served: Served, opened: Opens) -> None:
     saturated(served)
     page = opened(java_script_enabled=False)
     expect(page.get_by_role("article")).not_to_have_count(0)
-    expect(page.locator("figure", has_text="KV usage")).to_contain_text("at or above 95 % for")
+    expect(page.locator("figure", has_text="KV cache usage")).to_contain_text("at or above 95 % for")
     page.get_by_text("as a table").click()
     expect(page.get_by_role("row").filter(has_text="the last minute")).to_be_visible()
     assert page.locator("noscript").count() == 1
@@ -418,7 +421,7 @@ def test_by_the_keyboard_alone(served: Served, opened: Opens) -> None:
     page = opened()
     focus = "document.activeElement.textContent.trim()"
     page.keyboard.press("Tab")
-    assert page.evaluate(focus) == "To what is wrong"
+    assert page.evaluate(focus) == "Skip to the findings"
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.closest('#main') !== null")
@@ -430,7 +433,7 @@ def test_by_the_keyboard_alone(served: Served, opened: Opens) -> None:
         page.keyboard.press("Tab")
     assert {
         "Runbook: KVWatchKvThrashing",
-        "Evidence and what to do, if it stays",
+        "Evidence and actions, if it remains",
         "Configuration of this vLLM",
     } <= reached
     page.keyboard.press("Enter")

@@ -40,7 +40,7 @@ from kvwatch.core.judgement.state import State, Transition, initial
 from kvwatch.core.judgement.symptoms import SYMPTOMS, Verdict
 from kvwatch.core.model.outcome import Failure, Scrape, ScrapeError
 from kvwatch.core.model.snapshot import EngineKey
-from kvwatch.sidecar.page import assets, document, style
+from kvwatch.sidecar.page import assets, document
 from kvwatch.sidecar.serving import schemas
 from kvwatch.sidecar.serving.app import build
 from kvwatch.sidecar.serving.collector import StateCollector, registry_of
@@ -50,6 +50,7 @@ from kvwatch.sidecar.store import FailedScrape, Store
 from kvwatch.text.evidence import format_value
 from kvwatch.text.numbers import format_duration
 from tests.support.loopback import RECORDINGS, TurnedClock, pages
+from tests.support.page_colours import CSS, DARK, LIGHT, LINES, REGIMES
 
 SATURATED = "0.32.0--c-kv-saturation.jsonl.gz"
 TWO_ENGINES = "0.32.0--j-data-parallel-2.jsonl.gz"
@@ -844,7 +845,7 @@ def test_a_browser_is_told_to_load_nothing_from_elsewhere_and_to_run_nothing_in_
 
 
 @pytest.mark.parametrize(
-    "path", ["/static/nothing.js", "/static/..%2fstyle.py", "/static/uplot", "/runbooks/nothing.md"]
+    "path", ["/static/nothing.js", "/static/..%2fassets.py", "/static/uplot", "/runbooks/nothing.md"]
 )
 def test_only_the_files_of_the_page_are_served(path: str) -> None:
     answer = ask(app_of(before_the_first_scrape()), path)
@@ -985,9 +986,6 @@ def life_of(state: State, one: Finding) -> Lifecycle:
     return next(life for key, name, life in lifecycles(state) if (key, name) == (one.key, one.symptom.id))
 
 
-CSS = assets.static("page.css")[0].decode()
-
-
 def luminance(colour: str) -> float:
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     red, green, blue = (
@@ -996,27 +994,27 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-@pytest.mark.parametrize("colours", [style.LIGHT, style.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
 def test_every_text_can_be_read_in_light_and_in_the_dark(colours: dict[str, str]) -> None:
     paper = luminance(colours["paper"])
-    for name in colours.keys() - {"paper", "line"}:
+    for name in colours.keys() - {"paper", "line", *LINES}:
         low, high = sorted((luminance(colours[name]), paper))
         assert (high + 0.05) / (low + 0.05) >= 4.5, name
     assert "opacity" not in CSS
-    assert set(re.findall(r"var\(--(\w+)\)", CSS)) <= {*colours, *style.LINES, "swatch"}
+    assert set(re.findall(r"var\(--(\w+)\)", CSS)) <= {*colours, "swatch"}
 
 
-@pytest.mark.parametrize(("colours", "which"), [(style.LIGHT, 0), (style.DARK, 1)], ids=["light", "dark"])
-def test_every_line_can_be_seen_in_light_and_in_the_dark(colours: dict[str, str], which: int) -> None:
+@pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
+def test_every_line_can_be_seen_in_light_and_in_the_dark(colours: dict[str, str]) -> None:
     paper = luminance(colours["paper"])
-    for name, pair in style.LINES.items():
-        low, high = sorted((luminance(pair[which]), paper))
+    for name in LINES:
+        low, high = sorted((luminance(colours[name]), paper))
         assert (high + 0.05) / (low + 0.05) >= 3, name
 
 
 def test_every_regime_has_a_colour_of_its_own() -> None:
-    assert set(style.REGIMES) == set(Regime)
-    assert len(set(style.REGIMES.values())) == len(Regime)
+    assert set(REGIMES) == set(Regime)
+    assert len(set(REGIMES.values())) == len(Regime)
 
 
 def test_every_link_of_the_page_leads_somewhere() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from kvwatch.sidecar.page.links import place
+from kvwatch.text.evidence import format_evidence
 from kvwatch.text.numbers import NOTHING, format_duration
 
 _OPTION = re.compile(r"(?<!\S)--[a-z][a-z0-9-]*")
@@ -50,5 +52,6 @@ def keep_options(text: str) -> Markup:
 
 
 FILTERS: Mapping[str, Callable[..., Any]] = {
-    one.__name__: one for one in (number, percent, age, clock_time, iso_time, keep_options)
+    one.__name__: one
+    for one in (number, percent, age, clock_time, iso_time, keep_options, place, format_evidence)
 } | {"duration": format_duration}
