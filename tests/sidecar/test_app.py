@@ -882,7 +882,7 @@ def rows_of(store: Store) -> list[list[str]]:
     """The cells of the table of engines, as text."""
     rows = re.findall(r"<tr>(.*?)</tr>", table_of(store), re.DOTALL)[1:]
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows]
-    return [[re.sub(r"<.*?>", "", cell).strip() for cell in row] for row in cells]
+    return [[" ".join(re.sub(r"<.*?>", "", cell).split()) for cell in row] for row in cells]
 
 
 def table_of(store: Store) -> str:

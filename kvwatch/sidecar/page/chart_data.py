@@ -110,7 +110,7 @@ class RecentSamples:
             if row.usage is not None and row.usage >= self.full and after.t - row.t < self.gap_s
         )
         return (
-            f"median {percent(median(seen))}, maximum {percent(max(seen))}, "
+            f"median {percent(median(seen))}, max {percent(max(seen))}, "
             f"at or above {percent(self.full)} for {age(full_s)}"
         )
 
@@ -122,7 +122,7 @@ class RecentSamples:
         if not all(columns.values()):
             return _UNKNOWN
         return "; ".join(
-            f"{name}: median {number(median(seen))}, maximum {number(max(seen))}"
+            f"{name}: median {number(median(seen))}, max {number(max(seen))}"
             for name, seen in columns.items()
         )
 
@@ -131,7 +131,8 @@ class RecentSamples:
         if total is None:
             return _UNKNOWN
         last = increase([row for row in self.rows if row.t >= self.now - MINUTE], "preemptions_total")
-        return f"{number(total)} in total, {number(last)} in the last minute"
+        in_last = "" if last is None else f", {number(last)} in the last minute"
+        return f"{number(total)} in total{in_last}"
 
     def by_minute(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Newest first: how long ago, the most frequent regime, mean usage, running, waiting, and preemptions."""
