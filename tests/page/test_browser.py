@@ -253,7 +253,7 @@ def test_of_sixteen_engines_the_sick_one_is_found_by_the_keyboard(
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")  # to what is wrong
     page.keyboard.press("Tab")
-    assert page.evaluate(focus) == "vllm / tiny-llama / 13"  # of the first finding
+    assert page.evaluate(focus) == "vllm / tiny-llama / engine 13"  # of the first finding
     rows = page.locator("table.engines tbody tr")
     expect(rows).to_have_count(16)
     ill = rows.filter(has_text="kv_thrashing")
@@ -275,7 +275,7 @@ def test_of_sixteen_engines_the_sick_one_is_found_by_the_keyboard(
     assert drawn(page, "usage") == 1
     page.get_by_role("link", name="kv_thrashing").click()
     expect(page.get_by_role("article", name="Requests are preempted and computed again")).to_be_in_viewport()
-    page.get_by_role("article").first.get_by_role("link", name="vllm / tiny-llama / 13").click()
+    page.get_by_role("article").first.get_by_role("link", name="vllm / tiny-llama / engine 13").click()
     expect(page.locator("details.engine[open]")).to_contain_text("tiny-llama / engine 13")
     served.play(played[70:])
     expect(page.locator("details.engine")).to_contain_text("kv_limited 45 s")
@@ -290,7 +290,7 @@ def test_an_engine_that_went_away_is_said_on_its_page(served: Served, chromium: 
     served.play(ranks(2, sick=1)[:70])
     page = chromium.new_page()
     page.goto(served.url)
-    page.get_by_role("article").first.get_by_role("link", name="vllm / tiny-llama / 1").click()
+    page.get_by_role("article").first.get_by_role("link", name="vllm / tiny-llama / engine 1").click()
     page.locator("#live", has_text="Live").wait_for()
     served.clock.time += 600  # as long as an engine that is not seen is kept
     served.play(pages(HEALTHY)[:1])

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from kvwatch.sidecar.page.links import place
+from kvwatch.sidecar.page.links import where
 from kvwatch.text.evidence import format_evidence
 from kvwatch.text.numbers import NOTHING, format_duration
 
@@ -53,5 +53,5 @@ def keep_options(text: str) -> Markup:
 
 FILTERS: Mapping[str, Callable[..., Any]] = {
     one.__name__: one
-    for one in (number, percent, age, clock_time, iso_time, keep_options, place, format_evidence)
+    for one in (number, percent, age, clock_time, iso_time, keep_options, where, format_evidence)
 } | {"duration": format_duration}

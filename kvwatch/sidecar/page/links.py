@@ -11,9 +11,9 @@ ENGINE_PATH = "/engine"
 """Path of the page of one engine."""
 
 
-def place(key: EngineKey) -> str:
+def where(key: EngineKey) -> tuple[str, ...]:
     """Target, model and engine, as far as the key has them."""
-    return " / ".join(part for part in key if part)
+    return tuple(part for part in (*key[:2], key.engine and f"engine {key.engine}") if part)
 
 
 def engine_url(key: EngineKey) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,11 +17,11 @@ from kvwatch.core.export.findings import Finding, findings, lifecycles
 from kvwatch.core.export.report import gpus, seconds_unseen
 from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.judgement.state import EngineState, Event, State, Transition
-from kvwatch.core.judgement.symptoms import Evidence, Verdict
+from kvwatch.core.judgement.symptoms import Symptom, Verdict
 from kvwatch.core.model.snapshot import EngineKey
 from kvwatch.sidecar.page.engine_data import engine_data
-from kvwatch.sidecar.page.filters import number, percent
-from kvwatch.sidecar.page.links import element_id, engine_url, place
+from kvwatch.sidecar.page.filters import age, number, percent
+from kvwatch.sidecar.page.links import element_id, engine_url, where
 from kvwatch.sidecar.serving.finding_status import why_not_firing
 from kvwatch.sidecar.store import Store
 from kvwatch.text.evidence import evidence_rows, evidence_title, format_value
@@ -91,14 +92,13 @@ def _findings(states: Mapping[str, State], found: Found, now: float, of: EngineK
     shown: list[tuple[Finding, str]] = []
     unknown = 0
     for state in states.values():
-        about = (of, EngineKey(state.target)) if of else (*state.engines, EngineKey(state.target))
+        about = {EngineKey(state.target), *([of] if of else state.engines)}
         lives = {(key, name): life for key, name, life in lifecycles(state) if key in about}
         unknown += sum(life.verdict is Verdict.UNKNOWN for life in lives.values())
         for one in found[state.target]:
             if one.key in about:
-                id_ = one.symptom.id
-                status = why_not_firing(lives[one.key, id_], now, state.limits[f"{id_}.keep"])
-                shown.append((one, status))
+                life, keep_s = lives[one.key, one.symptom.id], state.limits[f"{one.symptom.id}.keep"]
+                shown.append((one, why_not_firing(life, now, keep_s)))
     shown.sort(key=lambda pair: bool(pair[0].explained_by))
     return {
         "headline": _headline(states, [one for one, _ in shown], unknown),
@@ -127,35 +127,40 @@ def _headline(states: Mapping[str, State], found: Sequence[Finding], unknown: in
 
 
 def _finding(one: Finding, status: str) -> dict[str, Any]:
-    symptom, name = one.symptom, alert_name(one.symptom.id)
+    name = alert_name(one.symptom.id)
     return {
-        "id": element_id("finding", *one.key, symptom.id),
-        "symptom": symptom.id,
-        "severity": symptom.severity,
-        "title": symptom.title,
-        "where": place(one.key),
+        "text": _finding_text(one),
+        "id": element_id("finding", *one.key, one.symptom.id),
         "url": engine_url(one.key),
-        "firing_s": one.firing_s,
         "status": status,
-        "explained_by": one.explained_by,
-        "meaning": symptom.meaning,
-        "actions": one.actions,
-        "evidence": _evidence(one.evidence),
-        "causes": symptom.causes,
         "runbook": (name, f"/runbooks/{name.lower()}.md"),
     }
 
 
-def _evidence(evidence: Evidence) -> list[tuple[str, tuple[str, str] | None, tuple[str, str] | None]]:
-    """Each number as its title, the measured value and the threshold; both as words and by their name in the API."""
-
-    def named(title: str, item: tuple[str, Any] | None) -> tuple[str, str] | None:
-        return item and (format_value(title, item[1]), item[0])
-
-    return [
-        (evidence_title(row.title), named(row.title, row.judged), named(row.title, row.limit))
-        for row in evidence_rows(evidence)
-    ]
+def _finding_text(one: Finding) -> dict[str, Any]:
+    """The words of a finding. The evidence is a line for each number, with its threshold; empty where missing."""
+    symptom = one.symptom
+    return {
+        "symptom": symptom.id,
+        "severity": symptom.severity,
+        "title": symptom.title,
+        "where": where(one.key),
+        "firing_for": age(one.firing_s),
+        "meaning": symptom.meaning,
+        "evidence": [
+            {
+                "label": evidence_title(title),
+                "value": format_value(title, measured[1]) if measured else "",
+                "name": measured[0] if measured else "",
+                "threshold": format_value(title, limit[1]) if limit else "",
+                "threshold_name": limit[0] if limit else "",
+            }
+            for title, measured, limit in evidence_rows(one.evidence)
+        ],
+        "causes": symptom.causes,
+        "actions": one.actions,
+        "explained_by": one.explained_by,
+    }
 
 
 def _target(
@@ -167,11 +172,14 @@ def _target(
 ) -> dict[str, Any]:
     """A target: its health, a row for each engine, its GPUs, and the `detailed` engines in full."""
     shown = [one for one in state.engines.values() if one.key in detailed]
+    symptoms: defaultdict[EngineKey, list[Symptom]] = defaultdict(list)
+    for one in found:
+        symptoms[one.key].append(one.symptom)
     return {
         "state": state,
         "failed_scrapes": sum(count for kind, count in state.outcomes.items() if kind != "ok"),
         "columns": tuple(_NUMBERS),
-        "rows": [_row(state, one, found, detailed, now, of=of) for one in state.engines.values()],
+        "rows": (_row(state, one, symptoms[one.key], detailed, now, of=of) for one in state.engines.values()),
         "gpus": gpus(state, now)["gpus"],
         "engines": (engine_data(state, one, now, is_open=detailed[one.key]) for one in shown),
         "left_out": 0 if of else len(state.engines) - len(shown),
@@ -181,7 +189,7 @@ def _target(
 def _row(
     state: State,
     engine: EngineState,
-    found: Sequence[Finding],
+    symptoms: Sequence[Symptom],
     detailed: Mapping[EngineKey, bool],
     now: float,
     *,
@@ -189,8 +197,7 @@ def _row(
 ) -> dict[str, Any]:
     """An engine as a row of the table. It links to the engine on this page if it is shown, else to its own page."""
     key, unseen_s = engine.key, seconds_unseen(state, engine, now)
-    own = [one.symptom for one in found if one.key == key]
-    is_below = key in detailed and of is None
+    is_below, elsewhere = key in detailed and of is None, "" if of in {None, key} else "/"
     numbers = {}
     for column, (name, words) in _NUMBERS.items():
         value = engine.snapshot.number(name)
@@ -202,8 +209,8 @@ def _row(
         "is_current": key == of,
         "regime": engine.regime,
         "unseen_s": unseen_s,
-        "findings": own,
-        "finding_url": own and f"{'' if of in {None, key} else '/'}#{element_id('finding', *key, own[0].id)}",
+        "symptoms": symptoms,
+        "finding_url": f"{elsewhere}#{element_id('finding', *key, symptoms[0].id)}" if symptoms else "",
         "numbers": numbers,
     }
 
