@@ -362,7 +362,7 @@ def test_demo_shows_a_symptom_with_evidence_and_what_to_do(
     fired = text.partition("kv_thrashing fires:")[2]
     for part in (
         "CRITICAL",
-        "Evidence: kv cache usage ratio",
+        "Evidence: KV cache usage",
         "Likely causes:",
         "What to do, in this order:",
     ):
@@ -453,7 +453,7 @@ def test_without_gpu_data_it_is_said_in_the_json_and_nowhere_else(
     url = serve(recordings / HEALTHY)
     done = kvwatch("check", url, "--for", "2s", "--json", "--gpu", "off")
     found = json.loads(done.stdout)
-    assert (found["gpus"], found["gpus_missing"]) == ([], "no GPU data: it is turned off (gpu = off)")
+    assert (found["gpus"], found["gpus_missing"]) == ([], "no GPU data: GPU readings are turned off (gpu = off)")
     assert done.stderr == ""
     plain = kvwatch("check", url, "--for", "2s", "--gpu", "off")
     assert "GPU" not in plain.stdout + plain.stderr

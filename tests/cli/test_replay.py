@@ -80,7 +80,7 @@ def test_thresholds_and_disabling_change_what_is_found(replayed: Callable[..., d
 def test_transcript_for_people_says_the_same(kvwatch: Kvwatch, recordings: Path) -> None:
     done = kvwatch("replay", recordings / "0.32.0--c-kv-saturation.jsonl.gz")
     assert done.returncode == 0
-    assert "kv_thrashing  pending -> firing  kv cache usage ratio" in done.stdout
+    assert "kv_thrashing  pending -> firing  KV cache usage" in done.stdout
     assert "CRITICAL: " in done.stdout
     assert "What to do, in this order:" in done.stdout
     assert "Time per regime: kv_limited" in done.stdout

@@ -178,7 +178,7 @@ def test_what_is_no_vllm_is_unknown_and_says_what_to_look_at(capsys: pytest.Capt
         watch.take(Scrape(b"# TYPE node_load1 gauge\nnode_load1 0.5\n", second), 1000.0 + second)
     found = conclude(watch)
     assert (found.word, found.code) == ("unknown", 2)
-    assert found.why.startswith("the server could not be read (not vllm: the answer is 200 ")
+    assert found.why.startswith("the server could not be read (not vllm: status 200 with ")
     draw(report_of(watch, "gpu1:9100", found))
     said = capsys.readouterr().out
     assert "- the address is not vLLM's /metrics\n" in said
