@@ -40,6 +40,12 @@ def join_list(words: Iterable[str]) -> str:
     return ", ".join(words) or "none"
 
 
+def format_gib(count_bytes: float) -> str:
+    """Bytes in GiB with two decimals; less than 0.1 GiB in MiB."""
+    value = count_bytes / (1 << 30)
+    return f"{value:.2f} GiB" if value >= 0.1 or not value else f"{value * 1024:.2f} MiB"
+
+
 def format_duration(seconds: float) -> str:
     """A time span for people: ``0.25 s``, ``47 s``, ``4 min``, ``1:02:03``."""
     if not math.isfinite(seconds):

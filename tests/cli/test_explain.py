@@ -53,7 +53,7 @@ def test_a_gzipped_log_and_one_through_a_pipe(kvwatch: Kvwatch, command: list[st
 
 @pytest.mark.parametrize(
     ("data", "said"),
-    [(b"", "It is empty."), (b"\0\1\2\3" * 2000, "It is binary"), (b"GET / 200\n" * 99, "Nothing in it was")],
+    [(b"", "It is empty."), (b"\0\1\2\3" * 2000, "It is binary"), (b"GET / 200\n" * 99, "vLLM wrote no line")],
 )
 def test_what_is_no_log_is_said_in_a_sentence(
     data: bytes, said: str, kvwatch: Kvwatch, tmp_path: Path

@@ -18,7 +18,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvwatch.commands.explain import as_data
-from kvwatch.logs import Explanation, LogReader, explanation
+from kvwatch.logs import Explanation, LogReader
+from kvwatch.logs.log_reader import WORDS
+from kvwatch.logs.start_record import CONTINUED_WORDS
 
 REAL = {
     path.relative_to(path.parents[2]).as_posix(): path.read_bytes()
@@ -59,7 +61,7 @@ def sound(found: Explanation) -> dict[str, Any]:
 
 # -- whatever bytes ----------------------------------------------------------------------------------------------------
 
-_WORDS = [word.encode() for word in (*explanation._WORDS, *explanation._OPENING)]
+_WORDS = [word.encode() for word in (*WORDS, *CONTINUED_WORDS)]
 _LINES = [line + b"\n" for log in REAL.values() for line in log.splitlines()]
 _NOISE = [
     b"\0", b"\0" * 50, b"\r", b"\r\n", b"\n", b"\x1b[31m", b"\x1b]0;title\x07", b"\x1b]", b"\x9b", b"\xff\xfe", b"\xfe\xff",
@@ -168,7 +170,7 @@ def _answer(found: Explanation) -> tuple[Any, ...]:
         found.facts,
         found.actions,
         found.starts,
-        found.code,
+        found.exit_code,
         symptoms,
         texts,
     )

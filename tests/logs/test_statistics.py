@@ -75,7 +75,7 @@ def test_a_usage_of_an_instant_beside_a_long_queue_counts_as_full(explain: Expla
         [line(200, 400, 84.0, prompt=5000.0, generated=1000.0).replace("rate: 0.0%", "rate: 30.0%")]
     )
     assert symptoms(found) == {"kv_exhausted": "low"}
-    assert any("hit rate is not to be trusted" in note for note in found.notes)
+    assert any("hit rate is unreliable" in note for note in found.notes)
 
 
 def test_prompts_computed_over_and_over_in_a_full_cache_are_thrashing_though_nothing_waits(
@@ -91,7 +91,7 @@ def test_prompts_computed_over_and_over_in_a_full_cache_are_thrashing_though_not
 def test_a_warm_shared_prefix_is_healthy(explain: Explain) -> None:
     lines = [line(9, 0, 3.0, prompt=300.0, generated=5.0), line(60, 0, 15.0, prompt=300.0, generated=100.0)]
     found = explain(lines)
-    assert (symptoms(found), found.code) == ({}, 0)
+    assert (symptoms(found), found.exit_code) == ({}, 0)
 
 
 def test_v0_lines_are_read(explain: Explain) -> None:
@@ -160,7 +160,7 @@ def test_few_that_run_in_an_empty_cache_are_first_asked_for_what_else_holds_the_
 
 def test_a_queue_of_which_nothing_runs_is_told_what_to_do_though_the_line_is_short(explain: Explain) -> None:
     found = explain(["Running: 0 reqs, Waiting: 2 reqs"])
-    assert (found.code, found.symptoms) == (2, ())
+    assert (found.exit_code, found.symptoms) == (2, ())
     assert "can never be scheduled" in found.actions[1]
     assert explain(["Running: 3 reqs, Waiting: 2 reqs"]).actions == ()
 
@@ -190,5 +190,5 @@ def test_flags_of_the_log_are_used(explain: Explain) -> None:
 
 def test_a_line_without_usage_is_no_all_clear(explain: Explain) -> None:
     found = explain(["Running: 0 reqs, Waiting: 2 reqs"])
-    assert (found.code, symptoms(found)) == (2, {})
-    assert "can't be told" in found.notes[0]
+    assert (found.exit_code, symptoms(found)) == (2, {})
+    assert "it is unknown why requests wait" in found.notes[0]

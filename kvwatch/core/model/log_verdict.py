@@ -1,4 +1,4 @@
-"""What the log of a server tells of its starts, where kvwatch is given that log."""
+"""The verdict on a server's starts, if kvwatch reads its log."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ FINE = frozenset({"ok", "ok_but_tight"})
 
 @dataclass(frozen=True, slots=True)
 class LogVerdict:
-    """The verdict on the newest start in the log: one of a closed set, how sure it is (high, medium, low), what it
-    means, what to do in order, and the line that it stands on. `before` is that on the start before it."""
+    """The verdict on the newest start in a log.
+
+    `verdict` is one of `kvwatch.logs.causes.VERDICTS`, `confidence` is high, medium or low. `actions` are in the
+    order to try. `line` and `text` are the evidence (line 0: none). `before` is the verdict on the start before.
+    """
 
     verdict: str
     confidence: str
@@ -28,18 +31,18 @@ class LogVerdict:
         return self.verdict not in FINE
 
     def evidence(self) -> dict[str, Any]:
-        """As evidence of a symptom."""
+        """The evidence that it adds to a symptom."""
         found = {"log_verdict": self.verdict, "log_confidence": self.confidence, "log_meaning": self.meaning}
         return found | ({"log_line": self.line, "log_text": self.text} if self.line else {})
 
 
 def of_a_failed_start(log: LogVerdict | None) -> LogVerdict | None:
-    """Why a server does not come up: what its newest start failed of."""
+    """Why a server does not come up: the verdict on its newest start, if that failed."""
     return log if log is not None and log.failed else None
 
 
 def of_an_ended_run(log: LogVerdict | None) -> LogVerdict | None:
-    """Why a server was started again: what the run before failed of, or the newest, where there is no other."""
+    """Why a server restarted: the verdict on the start before if that failed, else on the newest."""
     return next((one for one in _newest_last(log) if one.failed), None)
 
 
