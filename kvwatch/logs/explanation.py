@@ -8,8 +8,8 @@ from typing import Any
 
 from kvwatch.core.model.log_verdict import FINE
 from kvwatch.logs import notes
+from kvwatch.logs.cause_row import Cause
 from kvwatch.logs.causes import BY_VERDICT, CAUSES
-from kvwatch.logs.causes.row import Cause
 from kvwatch.logs.derived_facts import BudgetStep, memory_budget, with_derived
 from kvwatch.logs.log_patterns import LogFacts
 from kvwatch.logs.stages import StartStage

@@ -10,11 +10,11 @@ import re
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
-from kvwatch.logs.causes import BY_VERDICT, CAUSES, HINT_WORDS, oom_verdict
+from kvwatch.logs.causes import BY_VERDICT, CAUSES, HINT_WORDS
 from kvwatch.logs.causes import WORDS as CAUSE_WORDS
-from kvwatch.logs.causes.out_of_memory import OOM, OOM_WORDS, oom_sizes
 from kvwatch.logs.lines import CONTINUATION_LINES, INFO_LEVELS, LogLine
 from kvwatch.logs.log_patterns import FactValue, facts_of_match, read_facts, read_options
+from kvwatch.logs.out_of_memory import OOM, OOM_WORDS, oom_sizes, oom_verdict
 from kvwatch.logs.stages import StartStage, stage_of
 from kvwatch.logs.statistics import MAX_LINES, Statistics
 from kvwatch.text.redact import quote_log_line

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from kvwatch.logs.causes import CAUSES, VERDICTS, Action, Cause
-from kvwatch.logs.causes.out_of_memory import OOM_SIZES
-from kvwatch.logs.causes.row import fact_names, fill
+from kvwatch.logs.cause_row import SHARED, Cause, fact_names, fill, parse_text
+from kvwatch.logs.causes import CAUSES, VERDICTS
 from kvwatch.logs.derived_facts import DERIVED
 from kvwatch.logs.log_patterns import OPTIONS, PATTERNS
+from kvwatch.logs.out_of_memory import OOM_SIZES
 from tests.logs.test_starts import CASES
 
-_FILE = "kvwatch/logs/causes"
+_FILE = "kvwatch/logs/causes.py"
 _MADE_IN_CODE = {"available_gib", "kv_cache_memory_bytes_gib", "other_error", "ranks"}
 
 
@@ -34,10 +34,12 @@ FACTS = (
 def problems(row: Cause) -> Iterator[str]:
     """What is wrong with a row, one sentence each."""
     here = f"{_FILE}: {row.verdict}"
-    actions = [one if isinstance(one, Action) else Action(one) for one in row.remedies]
-    named = [
-        name for text in (row.explanation, *(action.text for action in actions)) for name in fact_names(text)
-    ]
+    for name in re.findall(r"<(\w+)>", row.text):
+        if name not in SHARED:
+            yield f"{here} inserts <{name}>, which SHARED of kvwatch/logs/cause_row.py does not have"
+            return
+    meaning, actions = parse_text(row.text)
+    named = [name for text in (meaning, *(action.text for action in actions)) for name in fact_names(text)]
     named += [name.removeprefix("not ") for action in actions for name in action.when]
     named += [*row.evidence, *(row.stops_after[1:] if row.stops_after else ())]
     for name in dict.fromkeys(named):
@@ -46,10 +48,10 @@ def problems(row: Cause) -> Iterator[str]:
                 f"{here} names the fact {name!r}, which nothing computes: correct it, or add it to"
                 " kvwatch/logs/log_patterns.py (a number in a line) or kvwatch/logs/derived_facts.py"
             )
-    if not fill(row.explanation, {}):
-        yield f"{here} has no meaning for a log without numbers: put facts of `explanation` in brackets"
-    if not row.remedies and row.verdict not in {"ok", "no_vllm_log"}:
-        yield f"{here} has no action: add one to `remedies`"
+    if not fill(meaning, {}):
+        yield f"{here} has no meaning for a log without numbers: put the facts of its first sentences in brackets"
+    if not actions and row.verdict not in {"ok", "no_vllm_log"}:
+        yield f"{here} has no action: add one to its text"
     if row.signs and not row.words:
         yield f"{here} has signs, but no words by which their lines are found: add `words`"
     if row.verdict not in {verdict for _, verdict, _ in CASES.values()} | _TESTED_ELSEWHERE:
@@ -65,18 +67,13 @@ def test_a_row_is_complete(row: Cause) -> None:
 
 
 def test_a_wrong_row_is_reported_in_a_sentence_and_still_works() -> None:
-    row = replace(
-        CAUSES[0],
-        verdict="new",
-        explanation="{lenght} tokens",
-        remedies=(Action("do it", ("odd",)),),
-        words=(),
-    )
+    row = replace(CAUSES[0], verdict="new", text="{lenght} tokens\n- (odd) do it", words=())
     found = list(problems(row))
     assert [text.split(":")[0] for text in found] == [_FILE] * 4 + ["tests/logs/test_starts.py"]
     assert "names the fact 'lenght'" in found[0]
     assert "names the fact 'odd'" in found[1]
     assert (row.meaning({}), row.actions({})) == ("", ())
+    assert "<none>" in next(problems(replace(row, text="Not.\n- <none>")))
 
 
 def test_every_verdict_is_documented_with_its_meaning_and_actions() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import kvwatch.logs
-from kvwatch.logs import causes, log_patterns
+from kvwatch.logs import cause_row, causes, log_patterns
 from tests.logs.steps import Matcher, attacks, repeats
 
 LENGTH, LONGER = 30, 8
@@ -26,7 +26,7 @@ _AT_ONE_PLACE = {
     "lines._RECORD",
     "lines._RECORD_ANYWHERE",
     "start_record._ERROR",
-    "row._CONDITION",
+    "cause_row._CONDITION",
     "oom_functions",
 }
 
@@ -39,7 +39,7 @@ def _within(name: str, value: Any) -> Iterator[tuple[str, re.Pattern[Any]]]:
         yield from (one for key, inner in value.items() for one in _within(f"{name}[{key}]", inner))
     elif isinstance(value, tuple | list):
         yield from (one for n, inner in enumerate(value) for one in _within(f"{name}[{n}]", inner))
-    elif isinstance(value, causes.Cause):
+    elif isinstance(value, cause_row.Cause):
         for text in (*value.signs, *value.hints, *value.facts):
             yield f"{name} {value.verdict} {text}", re.compile(text)
         yield f"oom_functions[{value.verdict}]", re.compile(value.oom_functions)
