@@ -19,6 +19,7 @@ _DESKTOP_GIB = 2.0
 _REACHABLE = 1.3
 """A higher utilization enlarges the cache by this factor at most."""
 _HIGHEST_UTIL = 0.97
+"""A higher utilization fails."""
 _FEW_REQUESTS = 1.5
 """Below this concurrency not even two requests of full length fit."""
 
@@ -43,13 +44,11 @@ def _first(*names: str) -> Compute:
 
 
 def _minus(more: str, less: str) -> Compute:
-    return lambda facts: both[0] - both[1] if (both := all_numbers(facts, more, less)) else None
+    return lambda facts: n[0] - n[1] if (n := all_numbers(facts, more, less)) else None
 
 
 def _ratio(above: str, below: str) -> Compute:
-    return lambda facts: (
-        both[0] / both[1] if (both := all_numbers(facts, above, below)) and both[1] > 0 else None
-    )
+    return lambda facts: n[0] / n[1] if (n := all_numbers(facts, above, below)) and n[1] > 0 else None
 
 
 def _below(limit: float, name: str) -> Compute:
@@ -90,11 +89,9 @@ def _batch_suffices(facts: LogFacts) -> bool:
     before = all_numbers(facts, "needed_gib", "available_kv_gib")
     if before and before[1] >= before[0]:
         return True
-    peak, available = (
-        first_number(facts, "peak_gib"),
-        first_number(facts, "available_gib", "available_kv_gib"),
-    )
-    needed, times = first_number(facts, "needed_gib"), first_number(facts, "times_in_tokens")
+    peak, times = first_number(facts, "peak_gib"), first_number(facts, "times_in_tokens")
+    needed = first_number(facts, "needed_gib")
+    available = first_number(facts, "available_gib", "available_kv_gib")
     if needed is None and available and times:
         needed = available * times
     return peak is not None and available is not None and needed is not None and peak > needed - available
@@ -144,7 +141,7 @@ DERIVED: Mapping[str, Compute] = {
     "times": _times,
     "far_too_small": _above(_REACHABLE, "times"),
     "missing_share": _ratio("missing_gib", "total_gib"),
-    "exact_util": lambda facts: sum(both) if (both := all_numbers(facts, "missing_share", "util")) else None,
+    "exact_util": lambda facts: sum(n) if (n := all_numbers(facts, "missing_share", "util")) else None,
     "util_too_high": _above(_HIGHEST_UTIL, "exact_util"),
     "needed_util": lambda facts: ceil(n * 100) / 100 if (n := first_number(facts, "exact_util")) else None,
     "chunked": lambda facts: "needed_gib" in facts and facts.get("enable_chunked_prefill") is not False,

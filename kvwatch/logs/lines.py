@@ -191,7 +191,7 @@ def parse_line(raw: bytes, number: int) -> Iterator[LogLine]:
 
 
 def _json(text: str) -> tuple[str, str, str] | None:
-    """Message, level and time of a JSON record; None if it is none."""
+    """Message, level and time of a JSON record; None for any other line."""
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError):

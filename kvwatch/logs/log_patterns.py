@@ -46,96 +46,86 @@ class LogPattern:
     least: bool = False
 
 
-def _row(word: str, pattern: str, *, least: bool = False) -> LogPattern:
+def _row(pattern: str, word: str = "", *, least: bool = False) -> LogPattern:
+    """In `pattern`, ``<name>`` is a number with that name; capitals stand for what is not captured. `word` is what
+    the pattern begins with, unless it is given."""
+    word = word or re.split(r"[<(\\]", pattern)[0]
     for name, value in (("<N>", NUMBER), ("<G>", _GIB), ("<B>", _NOT_INSIDE_A_NUMBER)):
         pattern = pattern.replace(name, value)
-    return LogPattern(word, re.compile(pattern), least)
+    named = re.sub(r"(?<!\?P)<(\w+)>", lambda found: f"(?P<{found[1]}>{NUMBER})", pattern)
+    return LogPattern(word, re.compile(named), least)
 
 
 PATTERNS: tuple[LogPattern, ...] = (
     # -- which vLLM ------------------------------------------------------------------------------------------
-    _row("vLLM API server version", r"vLLM API server version (?P<version>[\w.+]+)"),
-    _row("█  version", r"█  version (?P<version>\d[\w.+]*)"),
-    _row("LLM engine (v", r"LLM engine \(v(?P<version>[\w.+]+)\)"),
+    _row(r"vLLM API server version (?P<version>[\w.+]+)"),
+    _row(r"█  version (?P<version>\d[\w.+]*)"),
+    _row(r"LLM engine \(v(?P<version>[\w.+]+)\)", "LLM engine (v"),
     # -- the budget, v0 ---------------------------------------------------------------------------------------
+    _row(r"total_gpu_memory \(<total_gib><G>\) x gpu_memory_utilization \(<util>\) = <budget_gib><G>"),
     _row(
-        "x gpu_memory_utilization",
-        r"total_gpu_memory \((?P<total_gib><N>)<G>\) x gpu_memory_utilization \((?P<util><N>)\)"
-        r" = (?P<budget_gib><N>)<G>",
+        r"model weights take <weights_gib><G>; non_torch_memory takes <non_torch_gib><G>; PyTorch activation peak"
+        r" memory takes <activation_gib><G>; the rest of the memory reserved for KV Cache is <available_kv_gib><G>",
     ),
-    _row(
-        "model weights take",
-        r"model weights take (?P<weights_gib><N>)<G>; non_torch_memory takes (?P<non_torch_gib><N>)<G>; PyTorch"
-        r" activation peak memory takes (?P<activation_gib><N>)<G>; the rest of the memory reserved for KV Cache is"
-        r" (?P<available_kv_gib><N>)<G>",
+    _row(  # 0.6.4
+        up_to("total_gpu_memory=") + r"<total_gib><G> initial_memory_usage=<loaded_gib><G>"
+        r" peak_torch_memory=<peak_torch_gib><G>.*? non_torch_memory=<non_torch_gib><G>"
+        r" kv_cache_size=<available_kv_gib><G> gpu_memory_utilization=<util>",
+        "Memory profiling results:",
     ),
-    _row(
-        "Memory profiling results:",  # 0.6.4
-        up_to("total_gpu_memory=") + r"(?P<total_gib><N>)<G> initial_memory_usage=(?P<loaded_gib><N>)<G>"
-        r" peak_torch_memory=(?P<peak_torch_gib><N>)<G>.*? non_torch_memory=(?P<non_torch_gib><N>)<G>"
-        r" kv_cache_size=(?P<available_kv_gib><N>)<G> gpu_memory_utilization=(?P<util><N>)",
-    ),
-    _row("Loading model weights took", r"Loading model weights took (?P<weights_gib><N>)<G>"),
+    _row(r"Loading model weights took <weights_gib><G>"),
     # -- the budget, v1 ---------------------------------------------------------------------------------------
-    _row("Model loading took", r"Model loading took (?P<weights_gib><N>)<G>"),
-    _row(
-        "Total non KV cache memory",  # at level DEBUG
-        up_to("torch peak memory increase: ")
-        + r"(?P<activation_gib><N>)<G>(?:; non-torch forward increase memory:"
-        r" (?P<non_torch_gib><N>)<G>)?.*?; weights memory: (?P<weights_gib><N>)<G>",
+    _row(r"Model loading took <weights_gib><G>"),
+    _row(  # at level DEBUG
+        up_to("torch peak memory increase: ") + r"<activation_gib><G>(?:; non-torch forward increase memory:"
+        r" <non_torch_gib><G>)?.*?; weights memory: <weights_gib><G>",
+        "Total non KV cache memory",
     ),
     _row(
+        r"\(<free_gib>/<total_gib> GiB\) on startup\. Desired GPU memory utilization is \(<util>, <budget_gib> GiB\)",
         "on startup. Desired GPU memory",
-        r"\((?P<free_gib><N>)/(?P<total_gib><N>) GiB\) on startup\. Desired GPU memory utilization is"
-        r" \((?P<util><N>), (?P<budget_gib><N>) GiB\)",
     ),
     _row(
-        "for peak activation",
         up_to("Actual usage is ")
-        + r"(?:(?P<weights_gib><N>) GiB for weight|(?P<consumed_gib><N>) GiB for consumed memory).*?"
-        r"<B>(?P<activation_gib><N>) GiB for peak activation(?:, (?P<non_torch_gib><N>) GiB for non-torch memory)?,"
-        r" and (?P<graphs_gib><N>) GiB for CUDAGraph memory",
+        + r"(?:<weights_gib> GiB for weight|<consumed_gib> GiB for consumed memory).*?"
+        r"<B><activation_gib> GiB for peak activation(?:, <non_torch_gib> GiB for non-torch memory)?,"
+        r" and <graphs_gib> GiB for CUDAGraph memory",
+        "for peak activation",
     ),
-    _row("Available KV cache memory", r"Available KV cache memory: (?P<available_kv_gib><N>)<G>", least=True),
-    _row(
-        "GiB for KV cache on node",  # CPU backend
-        r"(?:Explicitly|Auto) set \((?P<available_kv_gib><N>)/(?P<total_gib><N>)\) GiB for KV cache",
+    _row(r"Available KV cache memory: <available_kv_gib><G>", least=True),
+    _row(  # CPU backend
+        r"(?:Explicitly|Auto) set \(<available_kv_gib>/<total_gib>\) GiB for KV cache",
+        "GiB for KV cache on node",
         least=True,
     ),
     _row(
+        r"Initial free memory <initial_free_gib> GiB, reserved <kv_cache_memory_bytes_gib> GiB",
         "as specified by kv_cache_memory_bytes",
-        r"Initial free memory (?P<initial_free_gib><N>) GiB, reserved (?P<kv_cache_memory_bytes_gib><N>) GiB",
     ),
+    _row(r"Estimated CUDA graph memory: <estimated_graphs_gib> GiB total"),
+    _row(r"Graph capturing finished in <N> secs, took <graphs_gib><G>"),
+    _row(r"CUDA graph pool memory: <graphs_gib> GiB \(actual\)"),
     _row(
-        "Estimated CUDA graph memory", r"Estimated CUDA graph memory: (?P<estimated_graphs_gib><N>) GiB total"
-    ),
-    _row("Graph capturing finished", r"Graph capturing finished in <N> secs, took (?P<graphs_gib><N>)<G>"),
-    _row("CUDA graph pool memory", r"CUDA graph pool memory: (?P<graphs_gib><N>) GiB \(actual\)"),
-    _row(
+        up_to("current --gpu-memory-utilization=")
+        + r"<util> is.*increase --gpu-memory-utilization to (?P<suggested_util>\d\.\d+)",
         "same effective KV cache size as before",
-        up_to("current --gpu-memory-utilization=") + r"(?P<util><N>) is.*increase --gpu-memory-utilization to"
-        r" (?P<suggested_util>\d\.\d+)",
     ),
     _row(
+        r"Add (?P<padding_layers>\d+) padding layers, may waste at most <padding_waste_percent>%",
         "padding layers",
-        r"Add (?P<padding_layers>\d+) padding layers, may waste at most (?P<padding_waste_percent><N>)%",
     ),
-    # -- the pool ---------------------------------------------------------------------------------------------
-    _row("KV cache size:", r"KV cache size: (?P<kv_tokens><N>) tokens", least=True),
+    # -- the size of the KV cache -----------------------------------------------------------------------------
+    _row(r"KV cache size: <kv_tokens> tokens", least=True),
+    _row(r"Maximum concurrency for <max_model_len> tokens per request: <max_concurrency>x", least=True),
     _row(
-        "Maximum concurrency for",
-        r"Maximum concurrency for (?P<max_model_len><N>) tokens per request: (?P<max_concurrency><N>)x",
-        least=True,
-    ),
-    _row(
-        "blocks: ",
         r"# (?:GPU|gpu|cuda|CUDA|cpu|xpu|hip|rocm|neuron) blocks: (?P<gpu_blocks>\d+), # CPU blocks",
+        "blocks: ",
         least=True,
     ),
-    _row("with num_gpu_blocks_override=", r"with num_gpu_blocks_override=(?P<num_gpu_blocks_override>\d+)"),
+    _row(r"with num_gpu_blocks_override=(?P<num_gpu_blocks_override>\d+)"),
     # -- settings that vLLM works out -------------------------------------------------------------------------
-    _row("Using max model len", r"Using max model len (?P<max_model_len>\d+)"),
-    _row("max_num_batched_tokens=", r"enabled with max_num_batched_tokens=(?P<max_num_batched_tokens>\d+)"),
+    _row(r"Using max model len (?P<max_model_len>\d+)"),
+    _row(r"enabled with max_num_batched_tokens=(?P<max_num_batched_tokens>\d+)"),
 )
 
 _TEXTS = frozenset({"version", "kv_cache_dtype"})
@@ -182,25 +172,16 @@ def first_number(facts: LogFacts, *names: str) -> float | None:
 
 # -- options -------------------------------------------------------------------------------------------------------
 
+_SAME_NAME = (
+    "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_memory_bytes",
+    "num_gpu_blocks_override", "kv_cache_dtype", "tensor_parallel_size", "pipeline_parallel_size",
+    "data_parallel_size", "enable_prefix_caching", "enable_chunked_prefill", "enforce_eager", "enable_lora",
+    "kv_transfer_config", "model",
+)  # fmt: skip
 OPTIONS: Mapping[str, str] = {
-    "max_model_len": "max_model_len",
+    **{name: name for name in _SAME_NAME},
     "max_seq_len": "max_model_len",  # in the engine's configuration
-    "max_num_seqs": "max_num_seqs",
-    "max_num_batched_tokens": "max_num_batched_tokens",
-    "block_size": "block_size",
     "gpu_memory_utilization": "util",
-    "kv_cache_memory_bytes": "kv_cache_memory_bytes",
-    "num_gpu_blocks_override": "num_gpu_blocks_override",
-    "kv_cache_dtype": "kv_cache_dtype",
-    "tensor_parallel_size": "tensor_parallel_size",
-    "pipeline_parallel_size": "pipeline_parallel_size",
-    "data_parallel_size": "data_parallel_size",
-    "enable_prefix_caching": "enable_prefix_caching",
-    "enable_chunked_prefill": "enable_chunked_prefill",
-    "enforce_eager": "enforce_eager",
-    "enable_lora": "enable_lora",
-    "kv_transfer_config": "kv_transfer_config",
-    "model": "model",
 }
 """Options of vLLM and their facts. No other option is read, because it may be a secret."""
 _COMMANDS = ("vllm serve ", "api_server --")

@@ -1,6 +1,6 @@
 """The steps of a start, and the log lines that show them.
 
-A new step is one row of `StartStage`, with what a log shows that ends there, and its lines in `_LINES`.
+A new step is one row of `StartStage`, with the words of its lines in `_WORDS`.
 """
 
 from __future__ import annotations
@@ -37,35 +37,25 @@ IF_IT_ENDS = {
 }
 """Where a log ends that shows no later step. After these a start is complete."""
 
-_LINES: tuple[tuple[str, StartStage], ...] = (
-    ("vLLM API server version", StartStage.BEGUN),
-    ("non-default args", StartStage.BEGUN),
-    ("LLM engine (v", StartStage.BEGUN),
-    ("Starting to load model", StartStage.LOADING),
-    ("Loading safetensors checkpoint shards", StartStage.LOADING),
-    ("Loading weights took", StartStage.LOADED),
-    ("Model loading took", StartStage.LOADED),
-    ("Loading model weights took", StartStage.LOADED),
-    ("Available KV cache memory:", StartStage.PROFILED),
-    ("Memory profiling results", StartStage.PROFILED),
-    ("reserved for KV Cache is", StartStage.PROFILED),
-    ("as specified by kv_cache_memory_bytes", StartStage.PROFILED),
-    ("GiB for KV cache on node", StartStage.PROFILED),
-    (" blocks: ", StartStage.SIZED),
-    ("KV cache size:", StartStage.SIZED),
-    ("Maximum concurrency for", StartStage.SIZED),
-    ("Capturing CUDA graph", StartStage.CAPTURING),
-    ("Capturing cudagraphs", StartStage.CAPTURING),
-    ("Graph capturing finished", StartStage.CAPTURED),
-    ("init engine (profile", StartStage.CAPTURED),
-    ("Starting vLLM API server", StartStage.UP),
-    ("Starting vLLM server on", StartStage.UP),
-    ("Application startup complete", StartStage.UP),
-    ("Uvicorn running on", StartStage.UP),
-)
-WORDS: tuple[str, ...] = tuple(word for word, _ in _LINES)
+_WORDS = {
+    StartStage.BEGUN: ("vLLM API server version", "non-default args", "LLM engine (v"),
+    StartStage.LOADING: ("Starting to load model", "Loading safetensors checkpoint shards"),
+    StartStage.LOADED: ("Loading weights took", "Model loading took", "Loading model weights took"),
+    StartStage.PROFILED: (
+        "Available KV cache memory:", "Memory profiling results", "reserved for KV Cache is",
+        "as specified by kv_cache_memory_bytes", "GiB for KV cache on node",
+    ),
+    StartStage.SIZED: (" blocks: ", "KV cache size:", "Maximum concurrency for"),
+    StartStage.CAPTURING: ("Capturing CUDA graph", "Capturing cudagraphs"),
+    StartStage.CAPTURED: ("Graph capturing finished", "init engine (profile"),
+    StartStage.UP: (
+        "Starting vLLM API server", "Starting vLLM server on", "Application startup complete", "Uvicorn running on",
+    ),
+}  # fmt: skip
+WORDS: tuple[str, ...] = tuple(word for words in _WORDS.values() for word in words)
 
 
 def stage_of(line: LogLine) -> StartStage:
     """The step that a line shows."""
-    return max((stage for word, stage in _LINES if word in line.text), default=StartStage.NONE)
+    found = (stage for stage, words in _WORDS.items() if any(word in line.text for word in words))
+    return max(found, default=StartStage.NONE)

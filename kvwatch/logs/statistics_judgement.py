@@ -1,7 +1,7 @@
 """Finds the symptoms that statistics lines show, with the same `advance` as for live metrics.
 
 A log has one line every ten seconds, and often only a few. Symptoms that fire on the lines as they are have a high
-confidence. If the lines end before the duration of a symptom is over, the last line is repeated on a copy of the
+confidence. If the lines end earlier than a symptom's duration, the last line is repeated on a copy of the
 state, as if it stayed true; what fires then has a lower confidence.
 """
 
