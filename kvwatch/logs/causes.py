@@ -166,7 +166,7 @@ CAUSES: tuple[Cause, ...] = (
         - <check_gpu>
         - <fewer_weights>
         - or keep some weights in CPU memory with --cpu-offload-gb, which is slow
-        - do not change options of the KV cache (--max-model-len, --kv-cache-dtype): there is none yet
+        - do not change options of the KV cache (--max-model-len, --kv-cache-dtype): it is not made yet
         """,
         oom_functions=r"load_model|load_weights|initialize_model|_initialize_model|create_weights"
         r"|process_weights_after_loading",
@@ -322,10 +322,10 @@ CAUSES: tuple[Cause, ...] = (
         VerdictGroup.NO_FAILURE,
         """
         The KV cache was made, but it is small[small_share?: {pool_gib} of a budget of {all_gib} are left for
-        it|large_graphs?: CUDA graphs take {cuda_graphs_gib}, the cache has {pool_gib}|much_padding?: padding of
+        it|graphs_exceed_cache?: CUDA graphs take {cuda_graphs_gib}, the cache has {pool_gib}|much_padding?: padding of
         unlike layers may waste {padding_waste_percent} % of it|few_requests?: it holds {max_concurrency:g}
         requests of the full length].
-        - (many_graphs) capture fewer CUDA graphs: --max-cudagraph-capture-size, or a smaller --max-num-seqs
+        - (graphs_exceed_half) capture fewer CUDA graphs: --max-cudagraph-capture-size, or a smaller --max-num-seqs
         - (much_padding) try without the draft model (speculative decoding): its layers are padded to those of
           the model
         - set --gpu-memory-utilization to {suggested_util}, as the log suggests, if nothing else uses the GPU

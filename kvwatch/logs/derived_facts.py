@@ -180,13 +180,13 @@ DERIVED: Mapping[str, Compute] = {
     "pool_share": _ratio("pool_gib", "all_gib"),
     "small_share": lambda facts: 0 < (first_number(facts, "pool_share") or 0.0) < 0.1,
     "graphs_to_pool": _ratio("cuda_graphs_gib", "pool_gib"),
-    "large_graphs": lambda facts: (first_number(facts, "graphs_to_pool") or 0.0) >= 1,
+    "graphs_exceed_cache": lambda facts: (first_number(facts, "graphs_to_pool") or 0.0) >= 1,
     "graphs_to_kv": _ratio("cuda_graphs_gib", "available_kv_gib"),
-    "many_graphs": lambda facts: (first_number(facts, "graphs_to_kv") or 0.0) >= 0.5,
+    "graphs_exceed_half": lambda facts: (first_number(facts, "graphs_to_kv") or 0.0) >= 0.5,
     "much_padding": lambda facts: (first_number(facts, "padding_waste_percent") or 0.0) >= 25,
     "few_requests": _below(_FEW_REQUESTS, "max_concurrency"),
     "small": lambda facts: bool(
-        {"small_share", "large_graphs", "much_padding", "few_requests"} & facts.keys()
+        {"small_share", "graphs_exceed_cache", "much_padding", "few_requests"} & facts.keys()
     ),
 }
 

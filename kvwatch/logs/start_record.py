@@ -184,26 +184,26 @@ class StartRecord:
             return
         if frame := _FRAME.search(text):
             functions.append(frame["name"][:_MAX_NAME])
-        quoted = quote_log_line(text)
+
+        def error(verdict: str, confidence: str, facts: dict[str, float | str] | None = None) -> LoggedError:
+            return LoggedError(verdict, line.number, quote_log_line(text), confidence, facts or {})
+
         if row := next((row for row in CAUSES if row.matches(text)), None):
-            cause = LoggedError(row.verdict, line.number, quoted, "high", _facts(row.facts, text))
+            cause = error(row.verdict, "high", _facts(row.facts, text))
             cause.message, cause.open_lines = text[:_MAX_MESSAGE], CONTINUATION_LINES
             self._add_cause(cause, line)
             return
         if OOM.search(text):
-            verdict, confidence = oom_verdict(list(functions), stage)
-            self._add_cause(LoggedError(verdict, line.number, quoted, confidence, oom_sizes(text)), line)
+            self._add_cause(error(*oom_verdict(list(functions), stage), oom_sizes(text)), line)
             return
-        hints = [
-            LoggedError(row.verdict, line.number, quoted, "medium") for row in CAUSES if row.hinted(text)
-        ]
+        hints = [error(row.verdict, "medium") for row in CAUSES if row.hinted(text)]
         self.hints = [*self.hints, *hints][:_MAX_ERRORS]
         if _CONSEQUENCES.search(text):
-            self.consequence = self.consequence or LoggedError("", line.number, quoted, "high")
+            self.consequence = self.consequence or error("", "high")
         elif self.other_error is None and _USAGE.search(text):
-            self.other_error = LoggedError("", line.number, quoted, "high")
+            self.other_error = error("", "high")
         elif self.other_error is None and (found := _ERROR.match(text)) and found["kind"] not in _STOP_ERRORS:
-            self.other_error = LoggedError("", line.number, quoted, "medium")
+            self.other_error = error("", "medium")
             self.other_error.open_lines = int(any(word in text for word in _NEXT_LINE_EXPLAINS))
 
     def _add_cause(self, error: LoggedError, line: LogLine) -> None:
