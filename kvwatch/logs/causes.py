@@ -322,9 +322,9 @@ CAUSES: tuple[Cause, ...] = (
         VerdictGroup.NO_FAILURE,
         """
         The KV cache was made, but it is small[small_share?: {pool_gib} of a budget of {all_gib} are left for
-        it|graphs_exceed_cache?: CUDA graphs take {cuda_graphs_gib}, the cache has {pool_gib}|much_padding?: padding of
-        unlike layers may waste {padding_waste_percent} % of it|few_requests?: it holds {max_concurrency:g}
-        requests of the full length].
+        it|graphs_exceed_cache?: CUDA graphs take {cuda_graphs_gib}, the cache has {pool_gib}|much_padding?:
+        padding of unlike layers may waste {padding_waste_percent} % of it|few_requests?: it holds
+        {max_concurrency:g} requests of the full length].
         - (graphs_exceed_half) capture fewer CUDA graphs: --max-cudagraph-capture-size, or a smaller --max-num-seqs
         - (much_padding) try without the draft model (speculative decoding): its layers are padded to those of
           the model

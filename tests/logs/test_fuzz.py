@@ -1,4 +1,4 @@
-"""Whatever a log holds: it is read in bounded memory, to the same answer in whatever pieces, and tells no secret."""
+"""Whatever a log holds: it is read in bounded memory, to the same answer in whatever pieces, and shows no secret."""
 
 # ruff: noqa: E501, ARG005 - lines of logs are as long as they are, and some are the same every time
 
@@ -208,7 +208,7 @@ def test_what_is_put_before_every_line_on_its_way_changes_no_answer(name: str) -
 # -- secrets -----------------------------------------------------------------------------------------------------------
 
 SECRET = "Pa55-w0rd-of-mine"  # noqa: S105
-_TOLD = st.sampled_from(
+_SECRET_OPTIONS = st.sampled_from(
     ["'api_key': ['{}']", "'api_key': '{}'", "'hf_token': \"{}\"", "--api-key {}", "--hf-token={}", "api_key={}", "HF_TOKEN={}", "Authorization: Bearer {}", "https://bob:{}@host/v1", "https://host/v1?token={}",
      r"\"api_key\": \"{}\"", "'secret': b'{} and more {}'", "password={}", '{{"credentials": "{}"}}', "x?user_key={}"]
 )  # fmt: skip
@@ -223,12 +223,12 @@ _AROUND = st.sampled_from(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(_TOLD, _AROUND, st.integers(0, 1300)), min_size=1, max_size=6))
+@given(st.lists(st.tuples(_SECRET_OPTIONS, _AROUND, st.integers(0, 1300)), min_size=1, max_size=6))
 @example([("'api_key': ['{}']", "OSError: {}", 1184)])
 @example([("https://bob:{}@host/v1", "OSError: {}", 1180)])
-def test_no_secret_is_told(told: list[tuple[str, str, int]]) -> None:
+def test_no_secret_is_shown(options: list[tuple[str, str, int]]) -> None:
     """Wherever it stands in the line: short of where a text is cut, across it, and beyond."""
-    lines = [around.format("." * pad + " " + how.format(SECRET, SECRET)) for how, around, pad in told]
+    lines = [around.format("." * pad + " " + how.format(SECRET, SECRET)) for how, around, pad in options]
     data = "\n".join(
         [
             "INFO 05-05 10:20:00 [a.py:1] vLLM API server version 0.9.0",

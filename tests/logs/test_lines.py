@@ -58,7 +58,7 @@ def test_a_cause_is_found_whatever_way_the_line_took(way: str, explain: Explain)
     assert text.startswith("ValueError: Free memory on device")
 
 
-def test_level_process_and_time_are_told() -> None:
+def test_level_process_and_time_are_read() -> None:
     (line,) = parse_line(LINE.encode(), 4)
     assert line == LogLine(4, ERROR, "ERROR", "EngineCore_DP0 pid=77", "05-05 10:20:30")
     (line,) = parse_line(b"2026-05-05T10:20:31.5Z some words", 1)
@@ -72,7 +72,7 @@ def test_a_message_that_a_console_wrapped_is_put_together(explain: Explain) -> N
     assert "33.49 GiB" in found.evidence[0][1]
 
 
-def test_a_line_that_was_cut_off_tells_what_is_left_of_it(explain: Explain) -> None:
+def test_a_truncated_line_shows_what_is_left_of_it(explain: Explain) -> None:
     found = explain([LINE[: LINE.index("is less than")]])
     assert (found.verdict, found.facts["free_gib"]) == ("free_memory_below_budget", 20.1)
     assert "util" not in found.facts

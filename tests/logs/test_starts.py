@@ -116,7 +116,7 @@ CASES: dict[str, tuple[list[str], str, dict[str, Any]]] = {
         traceback("compile_or_warm_up_model", "_dummy_sampler_run", error=OOM), "oom_sampler_warmup", {"in_use_gib": 78.2}
     ),
     "out of memory, kernels": (traceback("kernel_warmup", "deep_gemm_warmup", error=OOM), "oom_kernel_warmup", {}),
-    "out of memory, the last step tells": (
+    "out of memory, by the last step": (
         ["INFO 05-05 10:00:00 [gpu_model_runner.py:2338] Starting to load model some/model...", OOM], "oom_loading_weights", {}
     ),
     "out of memory, running": (
@@ -316,15 +316,15 @@ def test_an_engine_that_died_while_it_ran_is_not_a_failed_start(explain: Explain
 @pytest.mark.parametrize("width", [60, 70, 80, 90, 100, 132])
 def test_a_console_may_break_a_message_anywhere(width: int, explain: Explain) -> None:
     """In the middle of a word and of a number too; what is left of a line whose beginning is lost counts as well."""
-    told = f"(EngineCore_DP0 pid=3) ERROR 05-05 10:00:00 [core.py:718] {LONG_V1}"
-    found = explain([told[i : i + width] for i in range(0, len(told), width)])
+    message = f"(EngineCore_DP0 pid=3) ERROR 05-05 10:00:00 [core.py:718] {LONG_V1}"
+    found = explain([message[i : i + width] for i in range(0, len(message), width)])
     assert found.verdict == "kv_pool_smaller_than_max_len"
     wanted = {"max_model_len": 90000, "needed_gib": 11.0, "available_gib": 4.0, "estimated_max_len": 32720}
     assert wanted.items() <= found.facts.items()
     assert explain([LONG_V1[40:]]).facts["estimated_max_len"] == 32720
 
 
-def test_a_number_that_is_cut_off_is_not_told(explain: Explain) -> None:
+def test_a_truncated_number_is_no_fact(explain: Explain) -> None:
     cut = LONG_V1[: LONG_V1.index("32720") + 3]
     assert "estimated_max_len" not in explain([cut]).facts
 
@@ -381,7 +381,7 @@ def test_options_that_vllm_does_not_take_are_the_error(explain: Explain) -> None
     assert "unrecognized arguments: --max-length 9" in found.meaning
 
 
-def test_an_error_that_says_nothing_is_told_with_the_line_after_it(explain: Explain) -> None:
+def test_an_error_without_a_reason_includes_the_next_line(explain: Explain) -> None:
     error = "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig"
     why = "  Value error, User-specified max_model_len (200000) is greater than the derived max_model_len"
     assert (

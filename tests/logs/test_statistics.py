@@ -158,14 +158,14 @@ def test_few_that_run_in_an_empty_cache_are_first_asked_for_what_else_holds_the_
     assert limited.actions[0].startswith("raise --max-num-seqs")
 
 
-def test_a_queue_of_which_nothing_runs_is_told_what_to_do_though_the_line_is_short(explain: Explain) -> None:
+def test_a_short_line_with_a_queue_and_nothing_running_has_actions(explain: Explain) -> None:
     found = explain(["Running: 0 reqs, Waiting: 2 reqs"])
     assert (found.exit_code, found.symptoms) == (2, ())
     assert "can never be scheduled" in found.actions[1]
     assert explain(["Running: 3 reqs, Waiting: 2 reqs"]).actions == ()
 
 
-def test_deferred_requests_are_told_where_the_line_says_them(explain: Explain) -> None:
+def test_deferred_requests_are_found_if_the_line_has_them(explain: Explain) -> None:
     found = explain([line(4, 9, 20.0, prompt=10.0, generated=100.0, more=", Deferred: 8 reqs")])
     assert symptoms(found) == {"requests_deferred": "low"}
 

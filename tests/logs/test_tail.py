@@ -139,7 +139,7 @@ _STEPS = st.lists(
     _STEPS,
     st.lists(st.sampled_from([BEGIN, NO_BLOCKS, GROWN, b"\0", NO_BLOCKS[:40], b"x" * 5000]), min_size=12),
 )
-def test_whatever_happens_to_a_log_its_newest_start_is_told(
+def test_the_newest_start_is_found_whatever_happens_to_the_file(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], texts: list[bytes]
 ) -> None:
     file = tmp_path_factory.mktemp("log") / "vllm.log"
@@ -193,7 +193,7 @@ def test_what_is_no_file_is_said_and_holds_nobody(tmp_path: Path, caplog: pytest
     ]
 
 
-def test_a_line_that_breaks_the_reading_is_told_once_and_the_next_are_read(
+def test_an_error_of_the_reader_is_raised_once_and_later_lines_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, feed = tmp_path / "vllm.log", LogReader.feed

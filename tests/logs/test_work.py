@@ -1,4 +1,4 @@
-"""Whoever writes to a log, or is scraped, chooses what is searched: each pattern takes no more than in proportion."""
+"""Servers and log writers choose the text that is searched: the work of each pattern is linear in its length."""
 
 from __future__ import annotations
 
