@@ -453,7 +453,10 @@ def test_without_gpu_data_it_is_said_in_the_json_and_nowhere_else(
     url = serve(recordings / HEALTHY)
     done = kvwatch("check", url, "--for", "2s", "--json", "--gpu", "off")
     found = json.loads(done.stdout)
-    assert (found["gpus"], found["gpus_missing"]) == ([], "no GPU data: GPU readings are turned off (gpu = off)")
+    assert (found["gpus"], found["gpus_missing"]) == (
+        [],
+        "no GPU data: GPU readings are turned off (gpu = off)",
+    )
     assert done.stderr == ""
     plain = kvwatch("check", url, "--for", "2s", "--gpu", "off")
     assert "GPU" not in plain.stdout + plain.stderr

@@ -12,10 +12,10 @@ FINE = frozenset({"ok", "ok_but_tight"})
 
 @dataclass(frozen=True, slots=True)
 class LogVerdict:
-    """The verdict on the newest start in the log.
+    """The verdict on the newest start in a log.
 
-    `verdict` is one of a closed set, `confidence` is high, medium or low, `actions` are in order. `line` and `text`
-    are the log line that the verdict rests on. `before` is the verdict on the start before.
+    `verdict` is one of `kvwatch.logs.causes.VERDICTS`, `confidence` is high, medium or low. `actions` are in the
+    order to try. `line` and `text` are the evidence (line 0: none). `before` is the verdict on the start before.
     """
 
     verdict: str
