@@ -82,8 +82,8 @@ def lifecycles(state: State) -> Iterator[tuple[EngineKey, str, Lifecycle]]:
 
 
 def _actions(state: State, key: EngineKey, symptom: Symptom) -> tuple[str, ...]:
-    if (told := symptom.told(state.log)) is not None and told.actions:
-        return told.actions
+    if (cause := symptom.log_cause(state.log)) is not None and cause.actions:
+        return cause.actions
     engine = state.engines.get(key) or next(iter(state.engines.values()), None)
     snapshot = engine.snapshot if engine else Snapshot(key)
     return tuple(action.text for action in symptom.actions_for(snapshot))
