@@ -28,6 +28,11 @@ def share(name: str, default: float, help_: str) -> Threshold:
     return Threshold(name, default, "ratio", help_, high=1.0)
 
 
+def multiple(name: str, default: float, help_: str, low: float = 0.0) -> Threshold:
+    """A ratio that may be above 1, such as times the usual length."""
+    return Threshold(name, default, "ratio", help_, low, 1000)
+
+
 def seconds(name: str, default: float, help_: str, low: float = 0.0) -> Threshold:
     """A time in seconds, at least `low`."""
     return Threshold(name, default, "seconds", help_, low)
@@ -37,8 +42,8 @@ REGIME_THRESHOLDS: tuple[Threshold, ...] = (
     share(
         "regime.full_usage",
         0.95,
-        "At this KV cache usage the cache counts as full. vLLM's own dashboards turn red at 0.98, but a saturated"
-        " cache swings below 1.0, because each preemption frees a whole request (recorded on vLLM 0.32).",
+        "From this usage the cache counts as full. vLLM's dashboards turn red at 0.98, but a saturated cache swings"
+        " below 1.0, because each preemption frees a whole request (recorded on vLLM 0.32).",
     ),
     seconds(
         "regime.short_memory",

@@ -78,7 +78,7 @@ THRESHOLDS: tuple[Threshold, ...] = (
             ("keep", row.keep_s, f"The condition of {row.id} must be clear this long before it resolves."),
         )
     ),
-    *(threshold for row in SYMPTOMS for threshold in row.thresholds),
+    *(threshold for row in SYMPTOMS for threshold in row.named_thresholds()),
 )
 """Every threshold, for settings, help and `--threshold`."""
 

@@ -102,9 +102,7 @@ ROWS: tuple[Symptom, ...] = (
         when="regime kv_limited for > {share} of 1 min",
         severity=Severity.WARNING,
         judge=_kv_exhausted,
-        thresholds=(
-            share("kv_exhausted.share", 0.5, "Fires above this share of 1 min in regime kv_limited."),
-        ),
+        thresholds=(share("share", 0.5, "Fires above this share of 1 min in regime kv_limited."),),
         meaning="The cache is full and requests queue for it. See kv_thrashing for preemptions.",
         causes=(
             "The load needs more cache than there is",
@@ -129,9 +127,9 @@ ROWS: tuple[Symptom, ...] = (
         keep_s=120,
         judge=_kv_near_full,
         thresholds=(
-            share("kv_near_full.share", 0.5, "Fires above this share of 2 min with a full cache."),
-            share("kv_near_full.course_from", 0.8, "A rise of usage counts only above this usage."),
-            seconds("kv_near_full.course_within", 300, "Fires if usage would reach 100 % within this time."),
+            share("share", 0.5, "Fires above this share of 2 min with a full cache."),
+            share("course_from", 0.8, "A rise of usage counts only above this usage."),
+            seconds("course_within", 300, "Fires if usage would reach 100 % within this time."),
         ),
         meaning="The load just fits. The next requests will wait or be preempted.",
         causes=("The load is about to outgrow the cache",),

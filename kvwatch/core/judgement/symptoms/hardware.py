@@ -64,9 +64,9 @@ ROWS: tuple[Symptom, ...] = (
         keep_s=300,
         judge=_gpu_underused,
         thresholds=(
-            share("gpu_underused.usage", 0.3, "Fires below this mean KV usage over 5 min."),
-            share("gpu_underused.active", 0.4, "Fires below this mean GPU activity over 5 min."),
-            share("gpu_underused.traffic", 0.8, "Fires only if requests run for this share of 5 min."),
+            share("usage", 0.3, "Fires below this mean KV usage over 5 min."),
+            share("active", 0.4, "Fires below this mean GPU activity over 5 min."),
+            share("traffic", 0.8, "Fires only if requests run for this share of 5 min."),
         ),
         meaning="Cache and GPU have room over minutes of traffic: the batch is small. Users notice nothing, but the"
         " hardware is paid for and not used.",

@@ -13,7 +13,7 @@ from kvwatch.core.judgement.symptoms.actions import ENABLE_PREFIX_CACHING, SHARE
 from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Severity, Symptom
 from kvwatch.core.judgement.symptoms.views import WAITING, EngineView, once_per_sample, requires
 from kvwatch.core.judgement.symptoms.warmup import may_be_cold
-from kvwatch.core.judgement.thresholds import Threshold, seconds, share
+from kvwatch.core.judgement.thresholds import Threshold, multiple, seconds, share
 
 _TTFT, _ITL = "time_to_first_token_seconds", "inter_token_latency_seconds"
 _QUEUE, _PREFILL = "request_queue_time_seconds", "request_prefill_time_seconds"
@@ -128,38 +128,25 @@ ROWS: tuple[Symptom, ...] = (
         keep_s=30,
         judge=_ttft_high,
         thresholds=(
-            seconds("ttft_high.seconds", 2, "Fires at this TTFT p95 over 5 min."),
+            seconds("seconds", 2, "Fires at this TTFT p95 over 5 min."),
+            multiple("times", 3, "Or at this multiple of its median within the hour.", low=1),
+            Threshold("late", 4, "requests", "Fewer late first tokens in 5 min are ignored."),
+            seconds("rise_from", 0.5, "A rise counts only from this TTFT p95."),
             Threshold(
-                "ttft_high.times",
-                3,
-                "ratio",
-                "Or at this multiple of the TTFT p95's median within the hour.",
-                low=1,
-                high=1000,
-            ),
-            Threshold("ttft_high.late", 4, "requests", "Fewer late first tokens in 5 min are ignored."),
-            seconds("ttft_high.rise_from", 0.5, "A rise counts only from this TTFT p95."),
-            Threshold(
-                "ttft_high.requests",
+                "requests",
                 100,
                 "requests",
-                "A rise counts only with this many first tokens in 5 min; among fewer, one long prompt makes it.",
+                "A rise counts only with this many in 5 min; of fewer, one long prompt makes it.",
             ),
             seconds(
-                "ttft_high.inter_token",
-                0.2,
-                "Ignored while inter-token latency p95 is above this, because then every step is slow.",
+                "inter_token", 0.2, "Ignored while inter-token latency p95 is above this: every step is slow."
             ),
-            seconds(
-                "ttft_high.waited",
-                15,
-                "Late first tokens are attributed to a past queue if it lasted longer than this within 5 min.",
-            ),
+            seconds("waited", 15, "Late first tokens are attributed to a past queue longer than this."),
             Threshold(
-                "ttft_high.minutes",
+                "minutes",
                 3,
                 "minutes",
-                "Except for a queue that comes and goes in at least this many of the last 5 minutes.",
+                "Except for a queue seen in at least this many of 5 minutes.",
                 low=1,
                 high=5,
             ),
@@ -199,11 +186,9 @@ ROWS: tuple[Symptom, ...] = (
         for_s=30,
         judge=_shared_prefix_slow,
         thresholds=(
-            Threshold(
-                "shared_prefix_slow.prompt_tokens", 1000, "tokens", "Fires from this median prompt over 1 h."
-            ),
-            seconds("shared_prefix_slow.seconds", 2, "Fires from this TTFT p95."),
-            share("shared_prefix_slow.hit_ratio", 0.2, "Fires below this prefix cache hit ratio."),
+            Threshold("prompt_tokens", 1000, "tokens", "Fires from this median prompt over 1 h."),
+            seconds("seconds", 2, "Fires from this TTFT p95."),
+            share("hit_ratio", 0.2, "Fires below this prefix cache hit ratio."),
         ),
         meaning="Prefill is the larger part of the time to first token. Prompts are long, and hardly any of their"
         " tokens are found in the prefix cache, or caching is off. For prompts that begin alike this work is"

@@ -11,7 +11,7 @@ from kvwatch.core.judgement.symptoms.actions import CAP_OUTPUTS, FP8, MORE_KV
 from kvwatch.core.judgement.symptoms.cache import MORE_SLOTS_HARM
 from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Severity, Symptom
 from kvwatch.core.judgement.symptoms.views import EngineView, gauges, requires
-from kvwatch.core.judgement.thresholds import Threshold, seconds, share
+from kvwatch.core.judgement.thresholds import Threshold, multiple, seconds, share
 from kvwatch.core.model.signals import CORE
 
 _NO_LIMIT = "the longest request that the server accepts is unknown: /v1/models does not report it"
@@ -137,9 +137,7 @@ ROWS: tuple[Symptom, ...] = (
         for_s=10,
         keep_s=30,
         judge=_request_never_fits,
-        thresholds=(
-            seconds("request_never_fits.nothing_moves", 20, "Fires after this long without progress.", low=1),
-        ),
+        thresholds=(seconds("nothing_moves", 20, "Fires after this long without progress.", low=1),),
         meaning="Nothing runs, requests wait, and the server accepts requests longer than its cache holds. The head"
         " of the queue waits for blocks that do not exist, and everything behind it waits too.",
         causes=(
@@ -174,20 +172,10 @@ ROWS: tuple[Symptom, ...] = (
         severity=Severity.WARNING,
         judge=_long_request_hogs_cache,
         thresholds=(
-            share("long_request_hogs_cache.share", 0.5, "Fires above this share of 1 min."),
-            share(
-                "long_request_hogs_cache.each",
-                0.25,
-                "A running request is long from this share of the cache.",
-            ),
-            share("long_request_hogs_cache.usage", 0.7, "Fires only from this KV cache usage."),
-            Threshold(
-                "long_request_hogs_cache.times",
-                2.5,
-                "ratio",
-                "A running request is long from this multiple of the length of requests that finish meanwhile.",
-                high=1000,
-            ),
+            share("share", 0.5, "Fires above this share of 1 min."),
+            share("each", 0.25, "A running request is long from this share of the cache."),
+            share("usage", 0.7, "Fires only from this KV cache usage."),
+            multiple("times", 2.5, "Or from this multiple of the length of requests that finish meanwhile."),
         ),
         meaning="Each of the few running requests holds a large part of the cache. They make progress; all others"
         " wait for them.",
@@ -219,20 +207,8 @@ ROWS: tuple[Symptom, ...] = (
         keep_s=300,
         judge=_max_model_len_oversized,
         thresholds=(
-            Threshold(
-                "max_model_len_oversized.times",
-                4,
-                "ratio",
-                "Fires from this ratio of max_model_len to the p99 of total length.",
-                low=1,
-                high=1000,
-            ),
-            Threshold(
-                "max_model_len_oversized.requests",
-                100,
-                "requests",
-                "Ignored with fewer finished requests than this in 1 h.",
-            ),
+            multiple("times", 4, "Fires from this ratio of max_model_len to the p99 of total length.", low=1),
+            Threshold("requests", 100, "requests", "Ignored with fewer finished requests than this in 1 h."),
         ),
         meaning="No request comes near the limit. A lower limit frees no blocks in a running server, because requests"
         " take blocks as their tokens come. It stops a runaway request from taking the whole cache, and lets vLLM"

@@ -143,12 +143,10 @@ ROWS: tuple[Symptom, ...] = (
         scope=Scope.TARGET,
         judge=_requests_failing,
         thresholds=(
-            share("requests_failing.errors", 0.05, "Fires above this many errors per finished request."),
-            share("requests_failing.aborts", 0.1, "Fires above this many aborts per finished request."),
-            share("requests_failing.rejections", 0.01, "Fires above this many rejections per request."),
-            Threshold(
-                "requests_failing.requests", 10, "requests", "Ignored with fewer requests than this in 5 min."
-            ),
+            share("errors", 0.05, "Fires above this many errors per finished request."),
+            share("aborts", 0.1, "Fires above this many aborts per finished request."),
+            share("rejections", 0.01, "Fires above this many rejections per request."),
+            Threshold("requests", 10, "requests", "Ignored with fewer requests than this in 5 min."),
         ),
         meaning="Users get errors. Some releases count a request whose client left as an abort, others do not count"
         " it, so few aborts prove nothing.",
@@ -185,19 +183,14 @@ ROWS: tuple[Symptom, ...] = (
         scope=Scope.TARGET,
         judge=_engine_imbalance,
         thresholds=(
+            share("difference", 0.3, "Fires from this difference of mean KV usage over 2 min."),
             share(
-                "engine_imbalance.difference", 0.3, "Fires from this difference of mean KV usage over 2 min."
+                "fullest",
+                0.5,
+                "Only from this mean usage of the fullest, if several requests run most of the time.",
             ),
             share(
-                "engine_imbalance.fullest",
-                0.5,
-                "A difference counts only from this mean usage of the fullest engine, with several requests running"
-                " most of the time.",
-            ),
-            share(
-                "engine_imbalance.share",
-                0.5,
-                "Or: fires above this share of 2 min in which one engine has a queue while another is empty.",
+                "share", 0.5, "Or: above this share of 2 min with a queue at one engine and another empty."
             ),
         ),
         meaning="One data-parallel engine is much fuller than another, or has a queue while another idles. Capacity"

@@ -10,7 +10,7 @@ from kvwatch.core.judgement.percentiles import labelled
 from kvwatch.core.judgement.symptoms.actions import CAP_OUTPUTS, ENABLE_PREFIX_CACHING, FP8, MORE_KV, OFFLOAD
 from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Severity, Symptom
 from kvwatch.core.judgement.symptoms.views import EngineView, requires
-from kvwatch.core.judgement.thresholds import Threshold, seconds, share
+from kvwatch.core.judgement.thresholds import Threshold, multiple, seconds, share
 
 _LOOKUPS = ("prefix_cache_queried_tokens_total", "prefix_cache_hit_tokens_total")
 _RATIO = "prefix_cache_hit_ratio"
@@ -145,15 +145,11 @@ ROWS: tuple[Symptom, ...] = (
         severity=Severity.INFO,
         for_s=30,
         judge=_prefix_cache_off,
-        thresholds=(
-            Threshold(
-                "prefix_cache_off.prompt_tokens", 1000, "tokens", "Fires from this median prompt over 1 h."
-            ),
-        ),
+        thresholds=(Threshold("prompt_tokens", 1000, "tokens", "Fires from this median prompt over 1 h."),),
         meaning="Each prompt is computed whole. For prompts that begin alike this is wasted prefill.",
         causes=(
             "It was switched off",
-            "v0 engine, or a hybrid model before vLLM 0.28: prefix caching is off by default",
+            "The default is off: for the v0 engine, and for hybrid models before vLLM 0.28",
         ),
         actions=(
             ENABLE_PREFIX_CACHING,
@@ -177,33 +173,20 @@ ROWS: tuple[Symptom, ...] = (
         keep_s=120,
         judge=_prefix_cache_thrash,
         thresholds=(
-            share(
-                "prefix_cache_thrash.usual", 0.4, "A fall counts only from this hit ratio of the hour before."
-            ),
-            share("prefix_cache_thrash.fall", 0.2, "Fires from this fall of the hit ratio."),
+            share("usual", 0.4, "A fall counts only from this hit ratio of the hour before."),
+            share("fall", 0.2, "Fires from this fall of the hit ratio."),
             Threshold(
-                "prefix_cache_thrash.queried_tokens",
-                10_000,
-                "tokens",
-                "Ignored with fewer looked-up tokens in 2 min, or before.",
+                "queried_tokens", 10_000, "tokens", "Ignored with fewer looked-up tokens in 2 min, or before."
             ),
-            Threshold(
-                "prefix_cache_thrash.longer",
+            multiple(
+                "longer",
                 1.5,
-                "ratio",
-                "Ignored if the mean prompt grew or shrank by more than this factor: a new load is not cached yet.",
+                "Ignored if the mean prompt changed by more than this factor: a new load is not cached.",
                 low=1,
-                high=1000,
             ),
-            seconds(
-                "prefix_cache_thrash.lifetime",
-                60,
-                "Fires up to this lifetime of an unused prefix in the cache.",
-            ),
+            seconds("lifetime", 60, "Fires up to this lifetime of an unused prefix in the cache."),
             share(
-                "prefix_cache_thrash.occupancy",
-                0.8,
-                "Or from this p90 of KV usage, at which live requests leave no room for prefixes.",
+                "occupancy", 0.8, "Or from this p90 of KV usage: live requests leave no room for prefixes."
             ),
         ),
         meaning="The hit ratio fell for prompts as long as before. The beginning of a conversation is evicted before"
@@ -244,28 +227,18 @@ ROWS: tuple[Symptom, ...] = (
         keep_s=120,
         judge=_prefix_cache_ineffective,
         thresholds=(
-            share("prefix_cache_ineffective.hit_ratio", 0.2, "Fires below this hit ratio."),
-            Threshold(
-                "prefix_cache_ineffective.queried_tokens",
-                10_000,
-                "tokens",
-                "Ignored with fewer looked-up tokens in 5 min.",
-            ),
-            Threshold(
-                "prefix_cache_ineffective.requests",
-                20,
-                "requests",
-                "Ignored with fewer finished requests in 5 min.",
-            ),
-            Threshold("prefix_cache_ineffective.blocks", 4, "blocks", "Ignored for a shorter mean prompt."),
+            share("hit_ratio", 0.2, "Fires below this hit ratio."),
+            Threshold("queried_tokens", 10_000, "tokens", "Ignored with fewer looked-up tokens in 5 min."),
+            Threshold("requests", 20, "requests", "Ignored with fewer finished requests in 5 min."),
+            Threshold("blocks", 4, "blocks", "Ignored for a shorter mean prompt."),
         ),
         meaning="Prompts are long enough to share a beginning, but hardly any is found in the cache.",
         causes=(
             "Ids, times or user names at the head of the template: one different token there ruins the rest",
             "Prompts have nothing in common",
             (
-                "The shared part is shorter than one match unit (prefix_unit_tokens), which is thousands of tokens for"
-                " some hybrid models; the last block of a prompt is always computed"
+                "The shared part is shorter than one match unit (prefix_unit_tokens; thousands of tokens for some"
+                " hybrid models). The last block of a prompt is always computed"
             ),
         ),
         actions=(

@@ -103,7 +103,7 @@ ROWS: tuple[Symptom, ...] = (
         when="regime sequence_limited for > {share} of 1 min",
         severity=Severity.WARNING,
         judge=_waits("sequence_limited", Regime.SEQUENCE_LIMITED, _slots),
-        thresholds=(share("sequence_limited.share", 0.5, "Fires above this share of 1 min in the regime."),),
+        thresholds=(share("share", 0.5, "Fires above this share of 1 min in the regime."),),
         meaning="As many requests run as --max-num-seqs allows. The cache has room for more.",
         causes=("--max-num-seqs is low for this load", _ADAPTERS_IN_USE),
         actions=(
@@ -129,7 +129,7 @@ ROWS: tuple[Symptom, ...] = (
         when="regime prefill_limited for > {share} of 1 min",
         severity=Severity.WARNING,
         judge=_waits("prefill_limited", Regime.PREFILL_LIMITED, _token_rates),
-        thresholds=(share("prefill_limited.share", 0.5, "Fires above this share of 1 min in the regime."),),
+        thresholds=(share("share", 0.5, "Fires above this share of 1 min in the regime."),),
         meaning="Prompts arrive faster than the GPU computes them. Cache and batch have room, so an alert on KV usage"
         " never fires.",
         causes=(
@@ -164,7 +164,7 @@ ROWS: tuple[Symptom, ...] = (
         when="regime deferred for > {share} of 1 min",
         severity=Severity.WARNING,
         judge=_waits("requests_deferred", Regime.DEFERRED, _deferral_hints),
-        thresholds=(share("requests_deferred.share", 0.5, "Fires above this share of 1 min in the regime."),),
+        thresholds=(share("share", 0.5, "Fires above this share of 1 min in the regime."),),
         meaning="Most waiting requests could not run even with free slots and a free cache.",
         causes=(
             "More LoRA adapters are requested at once than --max-loras allows",

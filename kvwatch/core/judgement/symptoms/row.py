@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -115,6 +115,7 @@ class Symptom:
     keep_s: float = 60
     judge: Callable[[Any], Judgement]
     thresholds: tuple[Threshold, ...] = ()
+    """Named without the row's id, which `named_thresholds` adds."""
     meaning: str
     causes: tuple[str, ...]
     actions: tuple[Action, ...]
@@ -124,12 +125,16 @@ class Symptom:
     log_cause: Callable[[LogVerdict | None], LogVerdict | None] = lambda _: None
     origin: str
 
+    def named_thresholds(self) -> tuple[Threshold, ...]:
+        """The row's own thresholds under their full names, as `kv_thrashing.preemptions`."""
+        return tuple(replace(one, name=f"{self.id}.{one.name}") for one in self.thresholds)
+
     def fires_when(self, limits: Mapping[str, float]) -> str:
         """The condition in words, with the thresholds in force; shares as percentages."""
         rows = {threshold.name: threshold for threshold in self.thresholds}
 
         def value(match: re.Match[str]) -> str:
-            row = rows.get(f"{self.id}.{match[1]}")
+            row = rows.get(match[1])
             number = limits[f"{self.id}.{match[1]}"]
             if row is None or row.unit == "seconds":  # `for` and `keep` are seconds
                 return f"{number:g} s"

@@ -103,9 +103,7 @@ ROWS: tuple[Symptom, ...] = (
         judge=_target_down,
         thresholds=(
             share(
-                "target_down.share",
-                0.8,
-                "Or: fires from this share of failing scrapes in about the last minute, newest weighted most.",
+                "share", 0.8, "Or: from this share of failing scrapes in about 1 min, newest weighted most."
             ),
         ),
         meaning="All or nearly all scrapes fail, so nothing is known about the server. The evidence names the"
@@ -205,8 +203,8 @@ ROWS: tuple[Symptom, ...] = (
         keep_s=0,
         judge=_engine_restarted,
         thresholds=(
-            seconds("engine_restarted.shown", 300, "Shown for this long after the restart."),
-            share("engine_restarted.pressure", 0.5, "Pressure counts as high from this score."),
+            seconds("shown", 300, "Shown for this long after the restart."),
+            share("pressure", 0.5, "Pressure counts as high from this score."),
         ),
         meaning="The server is a new process: its counters restarted at 0, and its prefix cache is empty.",
         causes=(

@@ -114,7 +114,7 @@ ROWS: tuple[Symptom, ...] = (
         for_s=60,
         keep_s=10,
         judge=_kv_usage_stuck,
-        thresholds=(share("kv_usage_stuck.usage", 0.05, "Fires above this usage."),),
+        thresholds=(share("usage", 0.05, "Fires above this usage."),),
         meaning="Blocks are held without a live request, or the gauge is frozen. Routers that go by usage avoid this"
         " server.",
         causes=(

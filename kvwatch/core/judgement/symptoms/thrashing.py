@@ -8,7 +8,7 @@ from kvwatch.core.judgement.derive import MINUTE, TWO_MINUTES
 from kvwatch.core.judgement.symptoms.actions import CAP_OUTPUTS, FEWER, FP8, MORE_KV, REPLICA
 from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Severity, Symptom
 from kvwatch.core.judgement.symptoms.views import EngineView, gauges, once_per_sample, requires
-from kvwatch.core.judgement.thresholds import Threshold
+from kvwatch.core.judgement.thresholds import Threshold, multiple
 from kvwatch.core.model.signals import CORE
 from kvwatch.core.model.snapshot import FROM_LOG
 
@@ -159,37 +159,25 @@ ROWS: tuple[Symptom, ...] = (
         id="kv_thrashing",
         title="KV cache thrashing",
         when="≥ {preemptions} preemptions in 2 min and ≥ {per_request} per request under cache pressure, or"
-        " recomputed prompts worth ≥ {recomputed} of the cache in 2 min while hardly anything is generated",
+        " recomputed prompts worth ≥ {recomputed} × the cache in 2 min while hardly anything is generated",
         severity=Severity.CRITICAL,
         for_s=10,
         judge=_kv_thrashing,
         thresholds=(
-            Threshold(
-                "kv_thrashing.per_request",
-                0.3,
-                "ratio",
-                "Fires at this many preemptions per finished or running request in 2 min.",
+            multiple(
+                "per_request", 0.3, "Fires at this many preemptions per finished or running request in 2 min."
             ),
+            Threshold("preemptions", 3, "preemptions", "Fewer preemptions than this in 2 min are ignored."),
             Threshold(
-                "kv_thrashing.preemptions",
-                3,
-                "preemptions",
-                "Fewer preemptions than this in 2 min are ignored.",
-            ),
-            Threshold(
-                "kv_thrashing.recomputed",
+                "recomputed",
                 0.5,
                 "ratio",
-                "Or: prompt tokens recomputed in 2 min, as a share of the cache, while hardly anything is generated.",
-                high=1000,
+                "Or: prompt tokens recomputed in 2 min, in multiples of the cache.",
             ),
-            Threshold(
-                "kv_thrashing.outgrown",
+            multiple(
+                "outgrown",
                 1,
-                "ratio",
-                "Or, for logs without preemption counts: tokens generated per prompt token while requests wait for"
-                " the cache.",
-                high=1000,
+                "Or, from a log: generated tokens per prompt token while requests wait for the cache.",
             ),
         ),
         meaning="The cache is too small for the running requests: they evict each other and are recomputed."

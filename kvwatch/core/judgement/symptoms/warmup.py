@@ -109,12 +109,12 @@ ROWS: tuple[Symptom, ...] = (
         keep_s=300,
         judge=_cold_start,
         thresholds=(
-            seconds("cold_start.late", 2, "A first token is late above this, or the histogram's next bound."),
-            seconds("cold_start.within", 600, "Fires only within this time after the server's start."),
-            Threshold("cold_start.first", 20, "requests", "Or among this many first requests of the server."),
-            seconds("cold_start.waited", 5, "Ignored if requests waited longer than this within 5 min."),
-            Threshold("cold_start.then", 3, "requests", "Fires after this many later requests.", low=1),
-            share("cold_start.share", 0.2, "Mean TTFT of later requests, as a share of the first, at most."),
+            seconds("late", 2, "A first token is late above this, or the histogram's next bound."),
+            seconds("within", 600, "Fires only within this time after the server's start."),
+            Threshold("first", 20, "requests", "Or among this many first requests of the server."),
+            seconds("waited", 5, "Ignored if requests waited longer than this within 5 min."),
+            Threshold("then", 3, "requests", "Fires after this many later requests.", low=1),
+            share("share", 0.2, "Mean TTFT of later requests, as a share of the first, at most."),
         ),
         meaning="The first requests after a start wait for kernel compilation, graph capture and cold caches. It"
         " resolves by itself; only the first users notice.",
