@@ -98,7 +98,7 @@ def test_an_action_says_when_it_needs_a_restart(row: Symptom) -> None:
     for action in row.actions:
         changes = bool(action.flag) and action is not _counting(row) and row.id != "startup_kv_failure"
         assert changes is (RESTART in action.text), (
-            f"{file_of(row)}: symptom {row.id}: {action.text!r} must have {RESTART!r} if it changes an option, else not"
+            f"{file_of(row)}: symptom {row.id}: {action.text!r} must have {RESTART!r} if it changes an option"
         )
 
 
