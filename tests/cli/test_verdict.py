@@ -192,7 +192,7 @@ def test_nothing_there_says_what_to_look_at(capsys: pytest.CaptureFixture[str]) 
     said = capsys.readouterr().out
     assert said.startswith("Unknown: the server could not be read (refused: nobody)\n")
     assert "- Wrong address or port" in said
-    assert "1. Check the server's process and the last lines of its log\n" in said
+    assert "1. Check the server's process and the last lines of its log.\n" in said
 
 
 def test_what_two_engines_have_is_told_once_with_the_numbers_of_each(
