@@ -20,7 +20,7 @@ from kvwatch.core.judgement.pipeline import advance
 from kvwatch.core.judgement.policy import Policy
 from kvwatch.core.judgement.state import State, Transition, initial
 from kvwatch.core.judgement.symptoms import BY_ID
-from kvwatch.core.judgement.symptoms.thrashing import outgrown
+from kvwatch.core.judgement.symptoms.thrashing import generated_per_prompt_token
 from kvwatch.core.model.snapshot import CacheConfig, EngineKey
 from kvwatch.logs.log_patterns import LogFacts, first_number
 from kvwatch.logs.statistics import SPACING_S, Counters, Statistics, StatisticsLine, report_of_lines
@@ -171,7 +171,8 @@ class _Run:
     def outgrown(self) -> bool:
         """Whether outputs of any engine outgrow its prompts in the last two minutes."""
         start = (self.state.now or 0.0) - TWO_MINUTES
-        shares = [outgrown(engine.windows.samples.since(start)) for engine in self.state.engines.values()]
+        engines = self.state.engines.values()
+        shares = [generated_per_prompt_token(engine.windows.samples.since(start)) for engine in engines]
         enough = self.state.limits["kv_thrashing.outgrown"]
         return any(share is not None and share >= enough for share in shares)
 

@@ -181,7 +181,7 @@ def test_what_is_no_vllm_is_unknown_and_says_what_to_look_at(capsys: pytest.Capt
     assert found.why.startswith("the server could not be read (not vllm: status 200 with ")
     draw(report_of(watch, "gpu1:9100", found))
     said = capsys.readouterr().out
-    assert "- the address is not vLLM's /metrics\n" in said
+    assert "- The address is not vLLM's /metrics\n" in said
     assert "Pending" not in said
     assert "Could not be told" not in said
 
@@ -191,8 +191,8 @@ def test_nothing_there_says_what_to_look_at(capsys: pytest.CaptureFixture[str]) 
     draw(report_of(watch, "gpu1:8000", conclude(watch)))
     said = capsys.readouterr().out
     assert said.startswith("Unknown: the server could not be read (refused: nobody)\n")
-    assert "- wrong address or port" in said
-    assert "1. look at the server's process and the last lines of its log\n" in said
+    assert "- Wrong address or port" in said
+    assert "1. Check the server's process and the last lines of its log.\n" in said
 
 
 def test_what_two_engines_have_is_told_once_with_the_numbers_of_each(
@@ -240,9 +240,9 @@ def test_what_is_wrong_comes_first_then_what_to_do_and_the_evidence(
     said = capsys.readouterr().out
     parts = [
         "Findings: kv_thrashing",
-        "CRITICAL: Requests are preempted and computed again",
+        "CRITICAL: KV cache thrashing",
         "What to do, in this order:",
-        "1. limit lengths",
+        "1. Cap max_tokens",
         "Evidence:",
         "Preemptions per request",
         "Likely causes:",

@@ -181,7 +181,7 @@ def test_a_wall_clock_that_jumps_moves_no_alert() -> None:
 def test_the_texts_say_what_where_by_which_numbers_and_what_to_do() -> None:
     (found, *_) = findings(replayed("0.32.0--c-kv-saturation").state)
     said = notification_text(found)
-    assert said["summary"] == "Requests are preempted and computed again (t, tiny-llama, engine 0)"
+    assert said["summary"] == "KV cache thrashing (t, tiny-llama, engine 0)"
     meaning, evidence, actions = said["description"].split("\n\n")
     assert meaning == found.symptom.meaning
     assert evidence.startswith("Evidence: ")

@@ -155,7 +155,7 @@ def test_few_that_run_in_an_empty_cache_are_first_asked_for_what_else_holds_the_
     assert (limited.symptom, "--max-loras" in limited.actions[0]) == ("sequence_limited", True)
     args = "INFO 05-05 10:00:00 [utils.py:3] non-default args: {'max_num_seqs': 1}"
     (limited,) = explain([args, *lines]).symptoms
-    assert limited.actions[0].startswith("raise --max-num-seqs")
+    assert limited.actions[0].startswith("Raise --max-num-seqs")
 
 
 def test_a_short_line_with_a_queue_and_nothing_running_has_actions(explain: Explain) -> None:

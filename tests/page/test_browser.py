@@ -142,7 +142,7 @@ def test_a_server_that_is_down_shows_its_history_and_no_numbers(served: Served, 
     page = opened()
     served.fail(45)
     expect(page.locator("p.bad")).to_contain_text("refused")
-    expect(page.get_by_role("article", name="vLLM is not answering")).to_have_count(1)
+    expect(page.get_by_role("article", name="vLLM is down")).to_have_count(1)
     expect(page.locator("table.engines td.n")).to_have_text(["–"] * 5)
     expect(page.locator("figure", has_text="Time to first token")).to_contain_text("not scraped for 45 s")
     expect(page.get_by_role("img", name="Regimes in the last")).to_have_accessible_name(
@@ -272,7 +272,7 @@ def test_the_keyboard_leads_to_the_one_bad_engine_of_sixteen(
     expect(page.locator(".headline")).to_contain_text("No finding.")
     assert drawn(page, "usage") == 1
     page.get_by_role("link", name="kv_thrashing").click()
-    expect(page.get_by_role("article", name="Requests are preempted and computed again")).to_be_in_viewport()
+    expect(page.get_by_role("article", name="KV cache thrashing")).to_be_in_viewport()
     page.get_by_role("article").first.get_by_role("link", name="vllm / tiny-llama / engine 13").click()
     expect(page.locator("details.engine[open]")).to_contain_text("tiny-llama / engine 13")
     served.play(played[70:])

@@ -76,9 +76,8 @@ def lifecycles(state: State) -> Iterator[tuple[EngineKey, str, Lifecycle]]:
 
 
 def _actions(state: State, key: EngineKey, symptom: Symptom) -> tuple[str, ...]:
-    from_log = symptom.told(state.log)
-    if from_log is not None and from_log.actions:
-        return from_log.actions
+    if (cause := symptom.log_cause(state.log)) is not None and cause.actions:
+        return cause.actions
     engine = state.engines.get(key) or next(iter(state.engines.values()), None)
     snapshot = engine.snapshot if engine else Snapshot(key)
     return tuple(action.text for action in symptom.actions_for(snapshot))

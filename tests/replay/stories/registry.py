@@ -1,4 +1,4 @@
-"""How stories of symptoms are told, and the servers that many of them are about."""
+"""Registers the stories of symptoms, and builds the servers that many of them use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ NEAR_MISSES: list[Case] = []
 MISSING: list[Case] = []
 
 
-def told(kind: list[Case], symptom: str, ends: Stage | None = None) -> Callable[[Story], Story]:
+def register(kind: list[Case], symptom: str, ends: Stage | None = None) -> Callable[[Story], Story]:
     """Registers a story."""
 
     def add(story: Story) -> Story:
