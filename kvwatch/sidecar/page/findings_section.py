@@ -12,7 +12,7 @@ from kvwatch.core.judgement.state import State
 from kvwatch.core.judgement.symptoms import Verdict
 from kvwatch.core.model.snapshot import EngineKey
 from kvwatch.sidecar.page.markup import e, ident, link, listed, place
-from kvwatch.sidecar.serving.finding_status import why_not_firing
+from kvwatch.sidecar.views import why_not_current
 from kvwatch.text.evidence import evidence_rows, evidence_title, format_value
 from kvwatch.text.numbers import format_duration
 
@@ -71,7 +71,7 @@ def _finding(found: Finding, life: Lifecycle, now: float, *, keep_s: float) -> s
         f'<h3 id="{id_}-title"><b>{e(symptom.severity)}</b> {e(symptom.title)}</h3>',
         f'<p class="dim"><code>{e(symptom.id)}</code> {e(lasts)}, on {link(found.key, place(found.key))}</p>',
     ]
-    if why := why_not_firing(life, now, keep_s):
+    if why := why_not_current(life, now, keep_s):
         parts.append(f"<p>{e(why)}.</p>")
     if found.explained_by:
         parts.append(f"<p>Explained by {e(', '.join(found.explained_by))}: act on that first.</p>")
