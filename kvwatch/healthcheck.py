@@ -30,7 +30,7 @@ def main() -> int:
 def check(settings: Settings) -> tuple[int, str]:
     """An exit code, and one line."""
     if settings.port == 0:
-        return 1, "the port is unknown, because port is 0 (any free port): set a port"
+        return 1, "can't check: port 0 means any free port; set another one"
     host = _LOOPBACK.get(settings.host, settings.host)
     scheme = "https" if settings.tls_cert else "http"
     where = f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}/healthz"

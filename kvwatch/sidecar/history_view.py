@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
+from pydantic import BaseModel, Field
+
 from kvwatch.core.export import report
 from kvwatch.core.history.window import TRACKED, HistogramTotals, Sample, histogram_increase, quantile
 from kvwatch.core.judgement.derive import MINUTE
@@ -53,6 +55,7 @@ UNITS: dict[str, str] = (
 )
 """Unit of each column of a history, in order."""
 
+_MAX_SECONDS = 86_400.0
 _TTFT = "time_to_first_token_seconds"
 _QUANTILES = {"time_to_first_token_p50_seconds": 0.5, "time_to_first_token_p95_seconds": 0.95}
 _LATENCY_STEP_S = 10.0
@@ -65,21 +68,31 @@ class UnknownName(LookupError):  # noqa: N818 - an error of the client
     """A name in a query does not exist; the text lists those that do."""
 
 
-def history_view(
-    store: Store,
-    clock: Clock,
-    *,
-    seconds: float,
-    latency_seconds: float | None = None,
-    target: str | None = None,
-    model_name: str | None = None,
-    engine: str | None = None,
-    columns: Sequence[str] | None = None,
-) -> dict[str, Any]:
-    """The samples of the selected engines and columns, and their latencies; raises `UnknownName`.
+class HistoryQuery(BaseModel):
+    """The parameters of a query; None selects all."""
 
-    Latencies go back `latency_seconds`, by default as far as the samples.
-    """
+    target: str | None = Field(None, description="name of one target in the settings; default: all")
+    model_name: str | None = Field(None, description="name of one model in vLLM; default: all")
+    engine: str | None = Field(None, description="index of one engine in vLLM; default: all")
+    seconds: float = Field(
+        600.0,
+        gt=0,
+        le=_MAX_SECONDS,
+        description="how far back, in seconds; limited by what is kept (history)",
+    )
+    latency_seconds: float | None = Field(
+        None,
+        gt=0,
+        le=_MAX_SECONDS,
+        description="how far back latencies go, in seconds; default: as `seconds`",
+    )
+    columns: str | None = Field(None, description="names of columns, separated by commas; default: all")
+
+
+def history_view(store: Store, clock: Clock, query: HistoryQuery) -> dict[str, Any]:
+    """The samples of the selected engines and columns, and their latencies; raises `UnknownName`."""
+    target, seconds = query.target, query.seconds
+    columns = None if query.columns is None else query.columns.split(",")
     states = store.states()
     for one in columns or ():
         if one not in UNITS:
@@ -89,7 +102,7 @@ def history_view(
         raise _unknown("target", target, states)
     chosen = [s for s in states.values() if target is None or s.target == target]
     engines = [(s, e) for s in chosen for e in s.engines.values()]
-    for label, value in (("model_name", model_name), ("engine", engine)):
+    for label, value in (("model_name", query.model_name), ("engine", query.engine)):
         if value is None:
             continue
         known = {getattr(e.key, label) for _, e in engines}
@@ -100,7 +113,7 @@ def history_view(
         report.identity(e.key)
         | {
             "columns": _columns(s, e, seconds, units),
-            "latencies": latencies(s, e, latency_seconds or seconds),
+            "latencies": latencies(s, e, query.latency_seconds or seconds),
         }
         for s, e in engines
     ]

@@ -16,7 +16,7 @@ from kvwatch import __version__
 from kvwatch.core.model.snapshot import EngineKey
 from kvwatch.sidecar import views
 from kvwatch.sidecar.clock import Clock
-from kvwatch.sidecar.history_view import UnknownName, history_view
+from kvwatch.sidecar.history_view import HistoryQuery, UnknownName, history_view
 from kvwatch.sidecar.page import assets
 from kvwatch.sidecar.page.document import Pages
 from kvwatch.sidecar.page.markup import ENGINE
@@ -24,15 +24,6 @@ from kvwatch.sidecar.serving import schemas
 from kvwatch.sidecar.serving.metrics_text import Exporter
 from kvwatch.sidecar.serving.middleware import Middleware, TokenAuth
 from kvwatch.sidecar.store import Store
-
-_MAX_SECONDS = 86_400.0
-_Filter = str | None
-_Seconds = Query(
-    gt=0, le=_MAX_SECONDS, description="how far back, in seconds; limited by what is kept (history)"
-)
-_LatencySeconds = Query(
-    gt=0, le=_MAX_SECONDS, description="how far back latencies go, in seconds; default: as `seconds`"
-)
 
 
 def build(
@@ -138,34 +129,13 @@ def _add_api(app: FastAPI, store: Store, clock: Clock) -> None:
     @app.get(
         "/api/v1/history", response_model=schemas.HistoryAnswer, responses={404: {"model": schemas.Failed}}
     )
-    async def history(
-        *,
-        target: Annotated[
-            _Filter, Query(description="name of one target in the settings; default: all")
-        ] = None,
-        model_name: Annotated[_Filter, Query(description="name of one model in vLLM; default: all")] = None,
-        engine: Annotated[_Filter, Query(description="index of one engine in vLLM; default: all")] = None,
-        seconds: Annotated[float, _Seconds] = 600.0,
-        latency_seconds: Annotated[float | None, _LatencySeconds] = None,
-        columns: Annotated[
-            _Filter, Query(description="names of columns, separated by commas; default: all")
-        ] = None,
-    ) -> dict[str, Any]:
+    async def history(query: Annotated[HistoryQuery, Query()]) -> dict[str, Any]:
         """The samples of the last seconds at full resolution, of all engines or the selected ones.
 
         An unknown name is answered with 404 and the known names.
         """
         try:
-            return history_view(
-                store,
-                clock,
-                seconds=seconds,
-                latency_seconds=latency_seconds,
-                target=target,
-                model_name=model_name,
-                engine=engine,
-                columns=None if columns is None else columns.split(","),
-            )
+            return history_view(store, clock, query)
         except UnknownName as unknown:
             raise HTTPException(404, str(unknown)) from None
 
