@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from kvwatch.core.judgement.accounting import gap_s
 from kvwatch.core.model.gpu import Gpu, GpuReading
-from kvwatch.core.model.outcome import Failure, Scrape, ScrapeError, ServerInfo
+from kvwatch.core.model.outcome import Failure, Scrape, ScrapeError
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.recording import (
     ClockStep,
     Record,

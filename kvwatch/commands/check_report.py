@@ -21,7 +21,7 @@ from kvwatch.commands.output import shown
 from kvwatch.commands.watch import Watch
 from kvwatch.core.export import report
 from kvwatch.core.history.regimes import MEANING, Regime
-from kvwatch.core.judgement.percentiles import LATENCIES, labelled
+from kvwatch.core.judgement.percentiles import LATENCIES, percentile_name
 from kvwatch.core.judgement.state import EngineState
 from kvwatch.core.judgement.symptoms import BY_ID
 from kvwatch.core.model.outcome import REACHABLE
@@ -262,7 +262,7 @@ def _told(engine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "prompt tokens", told("prompt_tokens_per_second", "/s")
     yield "generated tokens", told("generation_tokens_per_second", "/s")
     for quantile in (0.5, 0.95):
-        yield f"TTFT p{quantile * 100:g}", told(labelled(_TTFT, quantile), " s")
+        yield f"TTFT p{quantile * 100:g}", told(percentile_name(_TTFT, quantile), " s")
 
 
 def _unknown(watch: Watch) -> Iterator[RenderableType]:

@@ -90,14 +90,14 @@ def _shape(_: State, one: EngineState) -> tuple[Mark, str]:
 def _lengths(_: State, one: EngineState) -> tuple[Mark, str]:
     told = []
     for word, signal in (("prompt", "request_prompt_tokens"), ("generated", "request_generation_tokens")):
-        seen = one.raw_ladders.get(signal)
+        seen = one.raw_histograms.get(signal)
         if seen is None or seen.count < _FEW:
             return (
                 Mark.UNKNOWN,
                 f"{format_number(seen.count if seen else 0)} requests finished: too few to tell lengths",
             )
         told.append(f"{word} {', '.join(f'p{100 * q:g} {_at(seen, q)}' for q in QUANTILES)}")
-    count = one.raw_ladders["request_prompt_tokens"].count
+    count = one.raw_histograms["request_prompt_tokens"].count
     return (
         Mark.SHOWN,
         f"{'; '.join(told)} tokens, of {format_number(count)} requests that finished since the start",
@@ -117,7 +117,7 @@ def _limit(state: State, one: EngineState) -> tuple[Mark, str]:
     if longest is None:
         return Mark.UNKNOWN, "this server does not say the longest request that it takes"
     takes = f"it takes requests of up to {format_number(longest)} tokens"
-    parts = [one.raw_ladders.get(name) for name in ("request_prompt_tokens", "request_generation_tokens")]
+    parts = [one.raw_histograms.get(name) for name in ("request_prompt_tokens", "request_generation_tokens")]
     ends = [quantile(part, 0.99) for part in parts if part is not None and part.count >= _FEW]
     if len(ends) < len(parts) or not all(ends):
         return Mark.UNKNOWN, f"{takes}; too few requests finished to hold that against what is served"

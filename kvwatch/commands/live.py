@@ -12,9 +12,11 @@ from typing import Any
 
 from kvwatch.commands import options
 from kvwatch.commands.output import complain
-from kvwatch.core.model.outcome import Outcome, Pace, Scrape, ServerInfo
+from kvwatch.core.model.outcome import Outcome, Pace, Scrape
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load
-from kvwatch.settings.target_settings import overridden, parse_target, same_server
+from kvwatch.settings.server_urls import parse_target, same_server
+from kvwatch.settings.target_settings import with_overrides
 
 TARGET_FLAGS = (
     "token_file",
@@ -83,7 +85,7 @@ def settings_of(args: argparse.Namespace) -> tuple[Settings, TargetSettings]:
         raise SettingsError([f"the settings name several servers: give the URL of one, {urls}"])
     (target,) = settings.targets
     if args.url is None and extra:
-        settings = load(given | {"targets": [overridden(target, extra)]}, used=used)
+        settings = load(given | {"targets": [with_overrides(target, extra)]}, used=used)
         (target,) = settings.targets
     return settings, target
 
@@ -101,7 +103,7 @@ def _configured(given: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[dic
     if not same:
         return dict(asked), ()
     found = next((target for target in same if target.name == asked.get("name")), same[0])
-    return overridden(found, {name: value for name, value in asked.items() if value != ""}), ()
+    return with_overrides(found, {name: value for name, value in asked.items() if value != ""}), ()
 
 
 @contextlib.asynccontextmanager

@@ -66,7 +66,7 @@ def _server(url: str, state: State, least: float) -> Server:
         url=url,
         model_name=name,
         engines=len(alike),
-        served=served([engine.raw_ladders for engine in alike], least),
+        served=served([engine.raw_histograms for engine in alike], least),
         max_model_len=None if longest is None else int(longest),
         block_size=None if config.block_size is None else int(config.block_size),
         num_blocks=None if config.num_gpu_blocks is None else int(config.num_gpu_blocks),

@@ -107,7 +107,10 @@ class Watch:
     def regimes(self) -> dict[str, float]:
         """Seconds per regime, over all engines, and the time in which no engine was known."""
         seconds = self._gone.copy()
-        for held in (self.state.unattended_seconds, *(e.regime_seconds for e in self.state.engines.values())):
+        for held in (
+            self.state.regime_seconds_without_engines,
+            *(e.regime_seconds for e in self.state.engines.values()),
+        ):
             for regime, some in held.items():
                 seconds[str(regime)] += some
         return {regime: round(some, 3) for regime, some in sorted(seconds.items()) if some > 0}

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from kvwatch.core.model.outcome import LogReport, ServerInfo
+from kvwatch.core.model.outcome import LogReport
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.core.model.snapshot import FROM_LOG, CacheConfig, EngineKey, Snapshot, Value
 from kvwatch.logs.lines import LogLine
 

@@ -40,7 +40,7 @@ def _runbook(one: Alert) -> str:
         *meaning,
         "The rule:",
         f"```promql\n{one.expr}\n```",
-        *([f"It must hold for {one.held}."] if one.held else []),
+        *([f"It must hold for {one.for_duration}."] if one.for_duration else []),
         "## Impact",
         page.impact,
         "## Diagnosis",

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvwatch.core.model.gpu import MOST_GPUS, Gpu, GpuReading, distinct_gpus
-from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError, ServerInfo
+from kvwatch.core.model.gpu import MAX_GPUS, Gpu, GpuReading, distinct_gpus
+from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
+from kvwatch.core.model.server_info import ServerInfo, server_info_from
 
 MAX_LABEL = 100
 """Longest name of a run, characters."""
 _MAX_TEXT = 200
-_MAX_MODELS = 1000
-_MAX_TOKENS = 10**9
 _MAX_BYTES = 1e15
 _GPU_NUMBERS = {
     "sm_active": 1.0,
@@ -115,7 +114,7 @@ def _gpu_reading(fields: Mapping[str, Any]) -> GpuReading | None:
     listed = fields.get("gpu")
     if not isinstance(listed, list):
         return None
-    known = [one for one in listed[:MOST_GPUS] if isinstance(one, dict) and _text(one.get("gpu"))]
+    known = [one for one in listed[:MAX_GPUS] if isinstance(one, dict) and _text(one.get("gpu"))]
     gpus = distinct_gpus(map(_gpu, known))
     if not gpus:
         return None
@@ -130,7 +129,7 @@ def _gpu(fields: Mapping[str, Any]) -> Gpu:
         label=_text(fields.get("gpu")),
         uuid=_text(fields.get("uuid")),
         name=_text(fields.get("name")),
-        owners=tuple(map(_text, owners[:MOST_GPUS])) if isinstance(owners, list) else (),
+        owners=tuple(map(_text, owners[:MAX_GPUS])) if isinstance(owners, list) else (),
         **numbers,
     )
 
@@ -139,12 +138,7 @@ def _server_info(fields: Any) -> ServerInfo | None:
     if not isinstance(fields, dict):
         return None
     lengths = fields.get("max_model_len")
-    found = {
-        name[:_MAX_TEXT]: length
-        for name, length in list(lengths.items() if isinstance(lengths, dict) else ())[:_MAX_MODELS]
-        if isinstance(length, int) and not isinstance(length, bool) and 0 < length <= _MAX_TOKENS
-    }
-    info = ServerInfo(version=_text(fields.get("version")) or None, max_model_len=found or None)
+    info = server_info_from(fields.get("version"), lengths.items() if isinstance(lengths, dict) else ())
     return info if info != ServerInfo() else None
 
 

@@ -10,9 +10,10 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from kvwatch.core.export import report
-from kvwatch.core.history.window import TRACKED, HistogramTotals, Sample, histogram_increase, quantile
+from kvwatch.core.history.window import HistogramTotals, Sample, histogram_increase, quantile
 from kvwatch.core.judgement.derive import MINUTE
 from kvwatch.core.judgement.state import EngineState, State
+from kvwatch.core.model.signals import WINDOWED
 from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.store import Store
 from kvwatch.sidecar.views import clean
@@ -26,32 +27,10 @@ _FIELDS: dict[str, tuple[str, str]] = {
     "regime": ("regime", "name"),
 }
 """Column -> field of a sample, unit."""
-_COUNTERS: dict[str, str] = {
-    "preemptions_total": "preemptions",
-    "requests_finished_total": "requests",
-    "requests_finished_total/error": "requests",
-    "requests_finished_total/abort": "requests",
-    "prompt_tokens_total": "tokens",
-    "generation_tokens_total": "tokens",
-    "prefix_cache_queried_tokens_total": "tokens",
-    "prefix_cache_hit_tokens_total": "tokens",
-    "external_prefix_cache_queried_tokens_total": "tokens",
-    "external_prefix_cache_hit_tokens_total": "tokens",
-    "prompt_tokens_by_source_total": "tokens",
-    "prompt_tokens_by_source_total/local_cache_hit": "tokens",
-    "prompt_tokens_by_source_total/external_kv_transfer": "tokens",
-    "iteration_tokens": "engine steps",
-    "request_prompt_tokens": "requests",
-    "request_prompt_tokens/sum": "tokens",
-    "admission_rejections_total": "requests",
-    "http_responses_total": "answers",
-}
-"""Unit of each tracked counter; a histogram counts its observations."""
-
 UNITS: dict[str, str] = (
     {"at": "unix seconds"}
     | {name: unit for name, (_, unit) in _FIELDS.items()}
-    | {name: f"{_COUNTERS[name]}, increase" for name in TRACKED}
+    | {counter.name: f"{counter.unit}, increase" for counter in WINDOWED}
 )
 """Unit of each column of a history, in order."""
 
@@ -130,7 +109,7 @@ def _columns(
     offset = report.wall_offset(one)
     if one.now is None or offset is None:
         return {name: [] for name in wanted}
-    rows = engine.past.with_now(engine.windows, one.now - seconds)
+    rows = engine.before_restart.with_current(engine.windows, one.now - seconds)
     return {name: _column(name, rows, offset) for name in wanted}
 
 
@@ -140,8 +119,7 @@ def _column(name: str, rows: Sequence[Sample], offset: float) -> list[Any]:
     if name in _FIELDS:
         read = attrgetter(_FIELDS[name][0])
         return [read(row) for row in rows]
-    index = TRACKED.index(name)
-    return [row.climbs[index] for row in rows]
+    return [row.total(name) for row in rows]
 
 
 def latencies(state: State, engine: EngineState, seconds: float) -> dict[str, list[float | None]]:
@@ -154,7 +132,7 @@ def latencies(state: State, engine: EngineState, seconds: float) -> dict[str, li
     offset = report.wall_offset(state)
     if state.now is None or offset is None:
         return found
-    for process in (*engine.past.ladders, engine.windows.ladders):
+    for process in (*engine.before_restart.histograms, engine.windows.histograms):
         for before, after in _minutes(process.rows(), state.now - seconds):
             seen = histogram_increase([before, after], _TTFT)
             found["at"].append(round(after.t + offset, 3))

@@ -17,7 +17,7 @@ from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
-from kvwatch.core.judgement.state import State, initial, judged_by
+from kvwatch.core.judgement.state import State, initial, with_policy
 from kvwatch.settings import SettingsError
 from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.http_client import ClientError
@@ -162,7 +162,7 @@ class Reloader:
         for one in old.targets if old else ():
             if old and one.name == target.name and one.url == target.url:
                 same_log = old.log_of(one) == settings.log_of(target)
-                return judged_by(self._parts.store.state(target.name), policy, same_log=same_log)
+                return with_policy(self._parts.store.state(target.name), policy, same_log=same_log)
         return initial(target.name, policy)
 
     def _notify_task(self, one: AlertmanagerSettings, settings: Settings) -> ServerTask:

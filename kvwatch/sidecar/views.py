@@ -58,7 +58,7 @@ def target_findings(state: State, now: float) -> list[dict[str, Any]]:
 def why_not_current(life: Lifecycle, now: float, keep_s: float) -> str:
     """Why a firing symptom's condition does not hold at `now`, without a full stop; empty if it holds."""
     if life.verdict is Verdict.CLEAR:
-        clear, kept = format_duration(life.progressed), format_duration(keep_s)
+        clear, kept = format_duration(life.verdict_for_s), format_duration(keep_s)
         return f"The condition has been clear for {clear}; the finding stays for {kept} in case it returns"
     if life.verdict is Verdict.UNKNOWN:
         if life.unknown_since is None:

@@ -209,5 +209,5 @@ def test_the_message_says_what_and_why_and_what_to_do(tmp_path: Path) -> None:
         "Evidence: preemptions 99, finished requests 42",
         "Runbook: https://example.com/kvwatch/runbooks/kvwatchkvthrashing.md",
     ]
-    over = rendered("kvwatch.text", alert | {"status": "resolved"}, tmp_path).strip()
-    assert over == "Over: Requests are preempted and computed again. (gpu1, llama)"
+    resolved = rendered("kvwatch.text", alert | {"status": "resolved"}, tmp_path).strip()
+    assert resolved == "Resolved: Requests are preempted and computed again. (gpu1, llama)"

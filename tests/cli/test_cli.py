@@ -43,7 +43,7 @@ def test_each_command_teaches_with_examples_and_exit_codes(kvwatch: Kvwatch, nam
             "--api-token: no such option or argument; did you mean --api-token-file?",
         ),
         (["run", "--port", "x", "--interval", "0"], "--interval 0: must be from 0.05 to 3600 seconds"),
-        (["check", "http://me:geheim@gpu1"], "a user name or password in a URL shows up in logs"),
+        (["check", "http://me:geheim@gpu1"], "a URL must not contain a user name or password"),
         (["check", "--for", "soon"], "argument --for: soon: not a duration"),
         (["replay"], "the following arguments are required: FILE"),
         (["record", "gpu1"], "the following arguments are required: -o/--output"),
@@ -65,7 +65,7 @@ def test_choices_and_separators_are_in_the_help(kvwatch: Kvwatch) -> None:
         "--log-format {text,json}",
         "--log-level {debug,info,warning,error}",
         "--narrow {auto,never}",
-        "as relays write them, several separated by commas",
+        "as relays write them, separated by commas",
     ):
         assert part in said
 

@@ -145,7 +145,7 @@ def test_replay_is_not_stopped_by_settings_that_it_does_not_use(
     )
     assert said[1].startswith("kvwatch: not used here, but wrong: ")
     assert len(said) == 2
-    for part in (f"{file}: nonsense: no such setting", f"{file}: interval 0: must", "KVWATCH_PORT x: must"):
+    for part in (f"{file}: nonsense: unknown setting", f"{file}: interval 0: must", "KVWATCH_PORT x: must"):
         assert part in said[1]
     wrong = kvwatch(*words, KVWATCH_MIN_OBSERVATIONS="x", KVWATCH_TARGETS="ftp://x")
     assert (wrong.returncode, len(wrong.stderr.splitlines())) == (2, 2)

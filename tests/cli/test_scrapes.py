@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from kvwatch.commands import live
-from kvwatch.core.model.outcome import Outcome, Scrape, ServerInfo
+from kvwatch.core.model.outcome import Outcome, Scrape
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.settings import Settings, TargetSettings
 from tests.support.loopback import Asked, Handler, VllmLike, pages, serving
 

@@ -81,7 +81,7 @@ def test_replay_takes_what_is_said_of_its_target(kvwatch: Kvwatch, config: Path,
     assert (done.returncode, done.stderr) == (0, "")
     bad = kvwatch("replay", recording, "--target", "a b")
     assert bad.returncode == 2
-    assert "a b: a target's name may hold" in bad.stderr
+    assert "a b: not a valid name; use up to 255" in bad.stderr
 
 
 def test_a_port_that_can_not_be_is_a_mistake(kvwatch: Kvwatch) -> None:

@@ -300,7 +300,7 @@ def test_of_several_servers_each_has_its_own_log() -> None:
     one, two = TargetSettings(name="a", vllm_log=Path("a.log")), TargetSettings(name="b")
     settings = Settings(targets=[one, two])
     assert (settings.log_of(one), settings.log_of(two)) == (Path("a.log"), None)
-    with pytest.raises(ValueError, match="several servers are watched"):
+    with pytest.raises(ValueError, match="ambiguous with several targets"):
         Settings(targets=[one, two], vllm_log=Path("c.log"))
     alone = Settings(targets=[two], vllm_log=Path("c.log"))
     assert alone.log_of(alone.targets[0]) == Path("c.log")

@@ -695,7 +695,7 @@ def test_a_poller_gives_readings_to_the_judgement(logged: io.StringIO) -> None:
         state = asyncio.run(run(handler))
         assert state.up is up
         assert TOKEN not in str(state.error)
-        assert [gpu.label for gpu in state.gpu.now(state.now or 0.0)] == ["0"]
+        assert [gpu.label for gpu in state.gpu.current(state.now or 0.0)] == ["0"]
         assert state.gpu.outcomes == {"ok": 1, "failed": 0}, "one reading counts once"
         told = [line for line in lines(logged) if line["message"] == "configured GPU does not exist"]
         assert [(line["gpus"], line["there"], line["target"]) for line in told] == [

@@ -18,7 +18,8 @@ from pydantic import SecretStr
 
 from kvwatch.core.judgement.pipeline import advance
 from kvwatch.core.judgement.state import State, Transition, initial
-from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError, ServerInfo
+from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.settings import Settings, TargetSettings
 from kvwatch.sidecar import log
 from kvwatch.sidecar.http_client import client_for

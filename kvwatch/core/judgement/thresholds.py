@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,9 @@ class Limits(dict[str, float]):
         if errors:
             raise ValueError("; ".join(errors))
         super().__init__({row.name: row.default for row in table} | dict(overrides))
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise LookupError(f"no threshold {name!r}: add a Threshold row to its symptom, or to thresholds.py")
 
 
 def check(table: tuple[Threshold, ...], overrides: Mapping[str, float]) -> list[str]:

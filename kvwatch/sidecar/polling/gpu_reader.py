@@ -54,7 +54,7 @@ class Dcgm:
         timeout = min(0.9 * settings.gpu_interval_s, _MAX_TIMEOUT_S)
         self._client = client_for(target)
         self._scraper = Scraper(target, settings.model_copy(update={"timeout_s": timeout}), self._client)
-        self._pages = dcgm.reader()
+        self._pages = dcgm.page_reader()
         self._interval_s = settings.gpu_interval_s
         self.url = url
 
@@ -65,7 +65,7 @@ class Dcgm:
             reason = f"{shown_url(self.url)}: {page.kind}: {page.detail}"
             return GpuReading(source=self.name, reason=reason, interval_s=self._interval_s)
         openmetrics = "openmetrics" in page.content_type
-        found = dcgm.reading(self._pages, page.body, interval_s=self._interval_s, openmetrics=openmetrics)
+        found = dcgm.read_gpus(self._pages, page.body, interval_s=self._interval_s, openmetrics=openmetrics)
         if not found.reason:
             return found
         return replace(found, reason=f"{shown_url(self.url)}: {redact(found.reason)}")  # may quote the page

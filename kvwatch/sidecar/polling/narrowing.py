@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from kvwatch.core.dialect.vllm import LATE, Vocabulary, sample_names
-from kvwatch.core.exposition.parser import BadExposition, PageReader
+from kvwatch.core.exposition.parser import ExpositionError, PageReader
 from kvwatch.core.judgement.state import State
 from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.core.model.signals import CORE
@@ -186,7 +186,7 @@ def narrowing_fault(vocabulary: Vocabulary, whole: bytes, names: Iterable[str], 
     reader = PageReader(lambda name: vocabulary.role(name) is not None)
     try:
         before, after = reader.read(whole), reader.read(answer.body)
-    except BadExposition as bad:
+    except ExpositionError as bad:
         return f"the narrowed page is malformed: {bad}"
     present = set(after.series)
     absent = [series.name for series in before.series if series not in present]

@@ -13,7 +13,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from kvwatch.core.model.gpu import MOST_GPUS, Gpu, GpuReading, distinct_gpus
+from kvwatch.core.model.gpu import MAX_GPUS, Gpu, GpuReading, distinct_gpus
 from kvwatch.sidecar.daemon_threads import CallTimeout, IsolatedCall
 
 SOURCE = "nvml"
@@ -76,7 +76,7 @@ class Nvml:
             library.nvmlInit()
             self._library = library
         try:
-            count = min(library.nvmlDeviceGetCount(), MOST_GPUS)
+            count = min(library.nvmlDeviceGetCount(), MAX_GPUS)
             return distinct_gpus(gpu for index in range(count) for gpu in _device(library, index))
         except Exception:
             with contextlib.suppress(Exception):

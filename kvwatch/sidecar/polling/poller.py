@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Protocol
 from kvwatch.core.judgement.pipeline import advance, next_pace
 from kvwatch.core.judgement.state import State, Transition
 from kvwatch.core.model.log_verdict import LogVerdict
-from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError, ServerInfo
+from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.sidecar.clock import Backoff, Clock
 from kvwatch.sidecar.daemon_threads import CallTimeout, IsolatedCall
 from kvwatch.sidecar.http_client import EXCERPT_BYTES

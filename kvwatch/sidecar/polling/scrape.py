@@ -21,7 +21,8 @@ from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 import httpx
 
-from kvwatch.core.model.outcome import Failure, Pace, Scrape, ScrapeError, ServerInfo
+from kvwatch.core.model.outcome import Failure, Pace, Scrape, ScrapeError
+from kvwatch.core.model.server_info import ServerInfo, server_info_from
 from kvwatch.sidecar.clock import Clock, SystemClock
 from kvwatch.sidecar.http_client import (
     EXCERPT_BYTES,
@@ -44,8 +45,6 @@ _CACHED = 16
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _FACTS_TIMEOUT_S = 2.0
 _MAX_FACTS_BYTES = 1 << 20
-_MAX_MODELS, _MAX_NAME = 1000, 1000
-"""Models of a server, and characters of a model's name; each name becomes a label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,12 @@ class Scraper:
         Unknown facts are None.
         """
         version, models = await self._json("/version"), await self._json("/v1/models")
-        return ServerInfo(version=_version(version), max_model_len=_lengths(models))
+        listed = models.get("data") if isinstance(models, dict) else None
+        entries = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+        return server_info_from(
+            version.get("version") if isinstance(version, dict) else None,
+            ((one.get("id"), one.get("max_model_len")) for one in entries),
+        )
 
     async def _json(self, path: str) -> Any:
         """The JSON at a path below the server's root; None if it can't be had."""
@@ -216,22 +220,3 @@ def _same_origin(url: str, location: str) -> str | None:
     except (httpx.InvalidURL, ValueError):
         return None
     return target if (a.scheme, a.host, a.port) == (b.scheme, b.host, b.port) else None
-
-
-def _version(answer: Any) -> str | None:
-    version = answer.get("version") if isinstance(answer, dict) else None
-    return version[:100] if isinstance(version, str) and version else None
-
-
-def _lengths(answer: Any) -> dict[str, int] | None:
-    models = answer.get("data") if isinstance(answer, dict) else None
-    found = {}
-    for model in models[:_MAX_MODELS] if isinstance(models, list) else ():
-        if not isinstance(model, dict):
-            continue
-        name, length = model.get("id"), model.get("max_model_len")
-        if not isinstance(name, str) or len(name) > _MAX_NAME:
-            continue
-        if isinstance(length, int) and not isinstance(length, bool) and length > 0:
-            found[name] = length
-    return found or None

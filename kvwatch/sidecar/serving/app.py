@@ -19,7 +19,7 @@ from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.history_view import HistoryQuery, UnknownName, history_view
 from kvwatch.sidecar.page import assets
 from kvwatch.sidecar.page.document import Pages
-from kvwatch.sidecar.page.markup import ENGINE
+from kvwatch.sidecar.page.links import ENGINE_PATH
 from kvwatch.sidecar.serving import schemas
 from kvwatch.sidecar.serving.metrics_text import Exporter
 from kvwatch.sidecar.serving.middleware import Middleware, TokenAuth
@@ -57,7 +57,7 @@ def _add_page(app: FastAPI, store: Store, clock: Clock) -> None:
     async def landing() -> HTMLResponse:
         return HTMLResponse(await pages.page(), headers={"Content-Security-Policy": assets.POLICY})
 
-    @app.get(ENGINE, response_class=HTMLResponse, include_in_schema=False)
+    @app.get(ENGINE_PATH, response_class=HTMLResponse, include_in_schema=False)
     async def engine(target: str, model_name: str = "", engine: str = "") -> HTMLResponse:
         try:
             page = await pages.page(EngineKey(target, model_name, engine))

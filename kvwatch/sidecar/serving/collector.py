@@ -93,16 +93,10 @@ class StateCollector(Collector):
 
         yield MetricFamily(_BUILD, lambda: [((__version__,), 1.0)], ())
         for metric in METRICS:
-            yield MetricFamily(metric, partial(rows, metric), None if metric.fleeting else states)
+            yield MetricFamily(metric, partial(rows, metric), None if metric.volatile else states)
 
 
-_BUILD = catalogue.Metric(
-    "build_info",
-    catalogue.Type.GAUGE,
-    catalogue.MetricGroup.SELF,
-    "1; kvwatch's version in the label.",
-    ("version",),
-)
+_BUILD = catalogue.Metric("build_info", "1; kvwatch's version is a label.", ("version",))
 
 
 def _buckets(name: str, labels: Mapping[str, str], value: Histogram) -> Iterator[Sample]:

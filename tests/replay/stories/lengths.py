@@ -1,7 +1,7 @@
 """Stories of requests that are too long for the cache, and of limits that are too long for the requests."""
 
 from kvwatch.core.judgement.lifecycle import Stage
-from kvwatch.core.model.outcome import ServerInfo
+from kvwatch.core.model.server_info import ServerInfo
 from tests.replay.stories.telling import (
     HITS,
     MISSING,

@@ -105,7 +105,7 @@ def _remembered(view: EngineView) -> list[Sample]:
 
 def gained(view: EngineView, histogram: str, window: float = FIVE_MINUTES) -> Histogram | None:
     """What a histogram observed within a window, up to the newest full page; None if that can't be told."""
-    return histogram_increase(view.windows.ladders.since(view.now - window), histogram)
+    return histogram_increase(view.windows.histograms.since(view.now - window), histogram)
 
 
 def windowed_mean(view: EngineView, histogram: str) -> float | None:
@@ -123,7 +123,7 @@ def engines_lack(engines: Mapping[EngineKey, EngineView], *signals: str) -> str:
     """Why engines can't be judged together by these signals; empty if they can. Of one that was never asked for
     anything some releases show no gauges: it has nothing in it."""
     for key, engine in engines.items():
-        if not engine.snapshot.untouched and (reason := missing_signals(engine, *signals)):
+        if not engine.snapshot.never_used and (reason := missing_signals(engine, *signals)):
             return f"engine {key.engine}: {reason}"
     return ""
 

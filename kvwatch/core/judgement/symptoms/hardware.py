@@ -17,7 +17,7 @@ from kvwatch.core.judgement.symptoms.row import (
     Verdict,
 )
 from kvwatch.core.judgement.thresholds import Threshold
-from kvwatch.core.model.gpu import NoActivity
+from kvwatch.core.model.gpu import UnknownActivity
 from kvwatch.core.model.signals import CORE
 
 
@@ -43,8 +43,8 @@ def _gpu_underused(view: TargetView) -> Judgement:
     }
     if busy < limits["gpu_underused.traffic"] * window or usage >= limits["gpu_underused.usage"]:
         return clear(**evidence)
-    active = view.gpu.active(view.now, window)
-    if isinstance(active, NoActivity):
+    active = view.gpu.activity(view.now, window)
+    if isinstance(active, UnknownActivity):
         return Judgement(Verdict.UNKNOWN, evidence, active.reason)
     evidence |= {
         "gpu_active_ratio": active.mean,

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvwatch.core.history.window import above
 from kvwatch.core.judgement.derive import FIVE_MINUTES, MINUTE
-from kvwatch.core.judgement.percentiles import LATENCIES, labelled
+from kvwatch.core.judgement.percentiles import LATENCIES, percentile_name
 from kvwatch.core.judgement.symptoms.actions import ENABLE_PREFIX_CACHING, SHARE, SHORTER
 from kvwatch.core.judgement.symptoms.evidence_tools import (
     WAITING,
@@ -28,8 +28,8 @@ from kvwatch.core.judgement.thresholds import Threshold
 
 _TTFT, _ITL = "time_to_first_token_seconds", "inter_token_latency_seconds"
 _QUEUE, _PREFILL = "request_queue_time_seconds", "request_prefill_time_seconds"
-_TTFT_P95 = labelled(LATENCIES[_TTFT], 0.95)
-_ITL_P95 = labelled(LATENCIES[_ITL], 0.95)
+_TTFT_P95 = percentile_name(LATENCIES[_TTFT], 0.95)
+_ITL_P95 = percentile_name(LATENCIES[_ITL], 0.95)
 #: Minutes of history before a rise can be told from what is usual.
 _USUAL_TAKES = 10
 #: Seconds of a minute in which requests wait, and in which none does, for the minute to have some of both.
@@ -103,7 +103,7 @@ def _shared_prefix_slow(view: EngineView) -> Judgement:
     if reason := missing_signals(view, _TTFT, _QUEUE, _PREFILL, "request_prompt_tokens"):
         return unknown(reason)
     limits, config = view.limits, view.snapshot.config
-    name = labelled("request_prompt_tokens_percentile", 0.5)
+    name = percentile_name("request_prompt_tokens_percentile", 0.5)
     prompts, p95 = view.derived.get(name), view.derived.get(_TTFT_P95)
     ratio, off = view.derived.get("prefix_cache_hit_ratio"), config.enable_prefix_caching is False
     parts = _parts(view)

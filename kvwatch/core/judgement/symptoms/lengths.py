@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kvwatch.core.history.window import Sample, histogram_increase, increase, seconds_where
 from kvwatch.core.judgement.derive import MINUTE
-from kvwatch.core.judgement.percentiles import HOUR, LENGTHS, TOTAL_LENGTH, labelled
+from kvwatch.core.judgement.percentiles import HOUR, LENGTHS, TOTAL_LENGTH, percentile_name
 from kvwatch.core.judgement.symptoms.actions import FP8, LENGTH, MORE_KV
 from kvwatch.core.judgement.symptoms.evidence_tools import (
     clear,
@@ -42,7 +42,7 @@ def _long_request_hogs_cache(view: EngineView) -> Judgement:
     by_few, at_all = seconds_where(held, hogged), seconds_where(held, full_and_waiting)
     generated = increase(view.samples(MINUTE), "generation_tokens_total") or 0.0
     footprint, served = _footprint_tokens(view, full_and_waiting), _served_meanwhile(view, full_and_waiting)
-    usual = served if served is not None else view.derived.get(labelled(TOTAL_LENGTH, 0.5))
+    usual = served if served is not None else view.derived.get(percentile_name(TOTAL_LENGTH, 0.5))
     evidence = {
         **gauges(view),
         "full_and_waiting_seconds": at_all,
@@ -74,7 +74,7 @@ def _long_request_hogs_cache(view: EngineView) -> Judgement:
 def _served_meanwhile(view: EngineView, seen: Callable[[Sample], bool]) -> float | None:
     """Mean tokens, prompt and output, of requests that finished while it is so; None if too few did."""
     began = next((row.t for row, _ in view.held(MINUTE) if seen(row)), view.now)
-    rows = [row for row in view.windows.ladders.since(view.now - MINUTE) if row.t >= began]
+    rows = [row for row in view.windows.histograms.since(view.now - MINUTE) if row.t >= began]
     lengths = [one for name in LENGTHS if (one := histogram_increase(rows, name)) is not None]
     if len(lengths) < len(LENGTHS) or min(one.count for one in lengths) < _FEW:
         return None
@@ -105,7 +105,7 @@ def _request_never_fits(view: EngineView) -> Judgement:
         "max_model_len_tokens": longest,
         "usable_capacity_tokens": usable,
     }
-    if running or not waiting or view.abandoned or age is None or age < need:
+    if running or not waiting or view.stale_gauges or age is None or age < need:
         return clear(**evidence)
     if longest is None:
         return unknown(_NO_LIMIT)
@@ -121,7 +121,7 @@ def _max_model_len_oversized(view: EngineView) -> Judgement:
     if reason := missing_signals(view, *lengths):
         return unknown(reason)
     served = histogram_increase(view.windows.minutes.since(view.now - HOUR), lengths[0])
-    name = labelled(TOTAL_LENGTH, 0.99)
+    name = percentile_name(TOTAL_LENGTH, 0.99)
     p99, times = view.derived.get(name), view.limits["max_model_len_oversized.times"]
     evidence = {
         "max_model_len_tokens": view.max_model_len,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kvwatch.core.history.window import Minute, Sample, covered, increase
 from kvwatch.core.judgement.derive import FIVE_MINUTES, TWO_MINUTES
-from kvwatch.core.judgement.percentiles import labelled
+from kvwatch.core.judgement.percentiles import percentile_name
 from kvwatch.core.judgement.symptoms.actions import ENABLE_PREFIX_CACHING, FP8, LENGTH, MORE_KV, OFFLOAD
 from kvwatch.core.judgement.symptoms.evidence_tools import (
     clear,
@@ -82,7 +82,7 @@ def _prefix_cache_off(view: EngineView) -> Judgement:
         return unknown("vLLM's cache configuration does not say whether prefix caching is on")
     if reason := missing_signals(view, "request_prompt_tokens"):
         return unknown(reason)
-    name = labelled("request_prompt_tokens_percentile", 0.5)
+    name = percentile_name("request_prompt_tokens_percentile", 0.5)
     median, mark = view.derived.get(name), view.limits["prefix_cache_off.prompt_tokens"]
     evidence = {"prefix_caching": "off", name: median, "threshold_prompt_tokens": mark}
     return judge_if(median is not None and median >= mark, evidence)

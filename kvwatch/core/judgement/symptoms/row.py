@@ -79,7 +79,7 @@ class EngineView:
     """What the judges of an engine see, all of them the same one. Windows are cut and weighed once.
 
     `max_model_len` is the longest request that the server takes, tokens; `ceiling` a stated --max-num-seqs; `age_s`
-    how long ago the server started. `abandoned`: the clients of all that the gauges show have gone.
+    how long ago the server started. `stale_gauges`: the clients of all that the gauges show have gone.
     """
 
     snapshot: Snapshot
@@ -94,7 +94,7 @@ class EngineView:
     max_model_len: float | None = None
     ceiling: float | None = None
     age_s: float | None = None
-    abandoned: bool = False
+    stale_gauges: bool = False
     lifetime: Mapping[str, Histogram] = field(default_factory=dict)
     """Histograms since the server's start, as on the newest full page."""
     firing: frozenset[str] = frozenset()

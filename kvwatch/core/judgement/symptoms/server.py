@@ -39,7 +39,7 @@ def _engine_restarted(view: TargetView) -> Judgement:
         "cache_pressure_before": restart.pressure_before,
         "requests_waiting_before": restart.waiting_before,
         "pressure_was_high": high,
-        **_from_log(log_verdict.of_an_ended_run(view.log)),
+        **_from_log(log_verdict.failed_run(view.log)),
     }
     return judge_if(True, evidence)
 
@@ -95,7 +95,7 @@ def _startup_kv_failure(view: TargetView) -> Judgement:
         "detail": view.detail,
         "failing_seconds": view.failing_for,
         "threshold_seconds": view.limits["startup_kv_failure.for"],
-        **_from_log(log_verdict.of_a_failed_start(view.log)),
+        **_from_log(log_verdict.failed_start(view.log)),
     }
     return judge_if(True, evidence)
 
@@ -196,7 +196,7 @@ ROWS: tuple[Symptom, ...] = (
         ),
         explains=("target_down",),
         explains_while_pending=True,
-        told=log_verdict.of_a_failed_start,
+        told=log_verdict.failed_start,
         origin="vLLM's own start-up errors; the two about memory have opposite remedies (vllm-project/vllm #2248,"
         " #10439)",
     ),
@@ -229,7 +229,7 @@ ROWS: tuple[Symptom, ...] = (
             ),
             Action("or make its steps smaller: lower --max-num-batched-tokens", "--max-num-batched-tokens"),
         ),
-        told=log_verdict.of_an_ended_run,
+        told=log_verdict.failed_run,
         origin="process_start_time_seconds moved, or several counters fell at once; out of memory under load:"
         " vllm-project/vllm #57475, #49224",
     ),

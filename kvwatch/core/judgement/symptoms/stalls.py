@@ -57,8 +57,8 @@ def _kv_usage_stuck(view: EngineView) -> Judgement:
     works = (
         age is not None and age < view.limits["symptom.memory"]
     )  # its requests are elsewhere, or too quick to see
-    nobody = (running == 0 and waiting == 0) or view.abandoned
-    if view.abandoned:
+    nobody = (running == 0 and waiting == 0) or view.stale_gauges
+    if view.stale_gauges:
         evidence["detail"] = "the clients of all these requests went away while the engine still worked"
     return judge_if(usage is not None and usage > mark and nobody and not asleep and not works, evidence)
 

@@ -42,7 +42,7 @@ def _late(view: EngineView, t: float, seen: Histogram) -> _Served:
 def _since_start(view: EngineView) -> list[_Served]:
     """What was served since the server started, at each full page of the last five minutes, the newest last."""
     newest = view.lifetime.get(_TTFT)
-    rows = view.windows.ladders.since(view.now - FIVE_MINUTES)
+    rows = view.windows.histograms.since(view.now - FIVE_MINUTES)
     climbs = [(row.t, row.by_signal[_TTFT]) for row in rows if _TTFT in row.by_signal]
     if newest is None or not newest.bounds or not climbs or climbs[-1][1].bounds != newest.bounds:
         return []
