@@ -399,7 +399,7 @@ def test_a_full_disk_keeps_what_was_written(tmp_path: Path) -> None:
 
 
 def test_records_held_ahead_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvwatch.recording.pace._BYTES_AT_ONCE", 1000)
+    monkeypatch.setattr("kvwatch.recording.pace._MAX_BUFFERED_BYTES", 1000)
     taken: list[int] = []
 
     def source() -> Iterator[Record]:

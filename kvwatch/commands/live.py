@@ -158,10 +158,10 @@ async def scrapes(
     """Whole pages, an interval apart, with their monotonic time and what was read meanwhile of the GPUs and, once it
     answers, of the server's other endpoints, until the time is over or `stop` is set."""
     from kvwatch.sidecar.clock import SystemClock
+    from kvwatch.sidecar.daemon_threads import DnsExecutor
     from kvwatch.sidecar.http_client import ClientError, usable_client
-    from kvwatch.sidecar.polling.gpu_reader import read_beside
+    from kvwatch.sidecar.polling.gpu_reader import running_gpu_reader
     from kvwatch.sidecar.polling.scrape import Scraper
-    from kvwatch.sidecar.serving.hardening.dns_executor import DnsExecutor
 
     asyncio.get_running_loop().set_default_executor(
         DnsExecutor()
@@ -171,7 +171,7 @@ async def scrapes(
         client = usable_client(target, "target")
     except ClientError as error:
         raise SettingsError([str(error)]) from None
-    async with client, read_beside(settings, clock) as gpus, contextlib.AsyncExitStack() as stack:
+    async with client, running_gpu_reader(settings, clock) as gpus, contextlib.AsyncExitStack() as stack:
         scraper, feed = Scraper(target, settings, client), gpus.feed()
         asking = _Asking()
         stack.callback(asking.end)

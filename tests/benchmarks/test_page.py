@@ -15,7 +15,7 @@ from kvwatch.core.judgement.state import initial
 from kvwatch.core.model.outcome import Scrape
 from kvwatch.sidecar.page.document import page_parts
 from kvwatch.sidecar.serving.collector import registry_of
-from kvwatch.sidecar.serving.rendering import Renderer
+from kvwatch.sidecar.serving.metrics_text import Renderer
 from kvwatch.sidecar.store import Store
 from tests.benchmarks.test_parse import eight_engines
 from tests.support.loopback import TurnedClock

@@ -26,6 +26,7 @@ from kvwatch.core.model.gpu import GpuReading
 from kvwatch.core.model.log_verdict import LogVerdict
 from kvwatch.core.model.outcome import Failure, Outcome, Scrape, ScrapeError
 from kvwatch.sidecar.serving.collector import registry_of
+from kvwatch.sidecar.store import PollStats
 
 HERE = Path(__file__).parent
 RECORDINGS = HERE.parent / "replay" / "recordings"
@@ -40,13 +41,6 @@ GPU_PAGE = HERE.parent / "data" / "dcgm" / "mig.prom"
 
 
 @dataclass
-class Counts:
-    polls: int = 0
-    missed_ticks: int = 0
-    unexpected_errors: int = 0
-
-
-@dataclass
 class Replayed:
     """A store of one replayed target whose clock stands still."""
 
@@ -57,9 +51,9 @@ class Replayed:
     def states(self) -> Mapping[str, State]:
         return {self.state.target: self.state}
 
-    def poll_stats(self, target: str) -> Counts:
+    def poll_stats(self, target: str) -> PollStats:
         assert target == self.state.target
-        return Counts(polls=self.count)
+        return PollStats(polls=self.count)
 
     def deliveries(self) -> tuple[NotificationCounts, ...]:
         return self.sent

@@ -172,7 +172,7 @@ def test_what_is_no_file_is_said_and_holds_nobody(tmp_path: Path, caplog: pytest
     pipe, missing = tmp_path / "pipe", tmp_path / "missing"
     os.mkfifo(pipe)
     caplog.set_level(logging.INFO, logger="kvwatch")
-    for path, said in ((pipe, "can't be read"), (tmp_path, "can't be read"), (missing, "is not there")):
+    for path, said in ((pipe, "is not readable"), (tmp_path, "is not readable"), (missing, "does not exist")):
         with Tail(path, every_s=0.01) as tail:
             says = LogStatus("t", path, tail)
             until(f"a word about {path}", lambda tail=tail: tail.trouble(), 10, every_s=0.01)  # type: ignore[misc]
@@ -188,8 +188,8 @@ def test_what_is_no_file_is_said_and_holds_nobody(tmp_path: Path, caplog: pytest
         missing.write_bytes(BEGIN + NO_BLOCKS)
         until("a verdict", says, 10, every_s=0.01)
     assert caplog.messages == [
-        "the log of the server is not there: it is read as soon as it is",
-        "the log of the server is read",
+        "server log does not exist yet",
+        "server log is readable",
     ]
 
 

@@ -44,8 +44,8 @@ from kvwatch.sidecar.page import assets, document
 from kvwatch.sidecar.serving import schemas
 from kvwatch.sidecar.serving.app import build
 from kvwatch.sidecar.serving.collector import StateCollector, registry_of
+from kvwatch.sidecar.serving.metrics_text import Renderer
 from kvwatch.sidecar.serving.middleware import TokenAuth
-from kvwatch.sidecar.serving.rendering import Renderer
 from kvwatch.sidecar.store import FailedScrape, Store
 from kvwatch.text.evidence import format_value
 from kvwatch.text.numbers import format_duration
@@ -102,7 +102,7 @@ def clock_of(store: Store) -> TurnedClock:
 
 def app_of(store: Store, token: str | None = None) -> FastAPI:
     clock = clock_of(store)
-    return build(store, registry_of(store, clock), clock, gate=TokenAuth(token))
+    return build(store, registry_of(store, clock), clock, auth=TokenAuth(token))
 
 
 def ask(app: FastAPI, path: str, method: str = "GET", **headers: str) -> httpx.Response:
@@ -422,13 +422,13 @@ def test_a_finding_that_can_not_be_told_any_more_is_not_current_and_says_why() -
     assert target["findings"] == found
     current = {one["symptom"]: (one["current"], one["reason"]) for one in found}
     assert current.pop("target_down") == (True, None)
-    why = "Whether it still holds can't be told for 44 s: the server is not scraped"
+    why = "The condition has been unknown for 44 s: the server is not scraped"
     assert current
     assert set(current.values()) == {(False, why)}
     assert {one["current"] for one in data(app_of(saturated()), "/api/v1/findings")["findings"]} == {True}
-    schema = data(app, "/openapi.json")["components"]["schemas"]["Finding"]
+    schema = data(app, "/openapi.json")["components"]["schemas"]["FindingSchema"]
     assert {"current", "reason"} <= set(schema["required"])
-    assert "can't be told" in schema["properties"]["current"]["description"]
+    assert "unknown" in schema["properties"]["current"]["description"]
 
 
 def test_events_hold_every_transition() -> None:
@@ -498,10 +498,7 @@ def test_history_of_the_columns_asked_for() -> None:
     assert told["engines"][0]["columns"] == {name: whole[name] for name in ("at", "requests_waiting")}
     answer = ask(app, "/api/v1/history?columns=at,requests_wating")
     assert answer.status_code == 404
-    assert (
-        "no column is called 'requests_wating'; known: admission_rejections_total, at, "
-        in answer.json()["error"]
-    )
+    assert "no column 'requests_wating'; known: admission_rejections_total, at, " in answer.json()["error"]
 
 
 def test_history_tells_how_late_first_tokens_came() -> None:
@@ -600,7 +597,7 @@ def test_a_span_that_makes_no_sense_is_refused_with_one_message(seconds: str) ->
 
 def test_failures_are_shown_with_the_beginning_of_what_came() -> None:
     store = store_of(SATURATED)
-    store.failed(FailedScrape("vllm", 5.0, Failure.HTTP_STATUS, "HTTP status 500", "<h1>sorry"))
+    store.record_failure(FailedScrape("vllm", 5.0, Failure.HTTP_STATUS, "HTTP status 500", "<h1>sorry"))
     assert data(app_of(store), "/debug/last-failures")["failures"] == [
         {
             "target": "vllm",
@@ -677,7 +674,7 @@ def test_the_description_is_for_users_and_says_what_every_parameter_is() -> None
         *("seconds", "latency_seconds", "columns"),
     ]
     assert all(one["description"] for one in parameters)
-    life = told["components"]["schemas"]["Lifecycle"]["properties"]
+    life = told["components"]["schemas"]["LifecycleSchema"]["properties"]
     assert "unix seconds" in life["since_at"]["description"]
     assert "since" not in life
 
@@ -963,7 +960,7 @@ def while_long_down() -> Store:
 
 def test_what_fires_but_can_not_be_told_any_more_says_so() -> None:
     words = words_of(while_long_down())
-    assert "Whether it still holds can't be told for 44 s: the server is not scraped." in words
+    assert "The condition has been unknown for 44 s: the server is not scraped." in words
     assert "Caused by target_down: fix that first." in words
 
 
@@ -983,7 +980,7 @@ def test_what_fires_though_its_condition_is_clear_says_so() -> None:
     life = life_of(state, firing[0])
     keep_s = state.limits[f"{firing[0].symptom.id}.keep"]
     clear, kept = format_duration(life.verdict_for_s), format_duration(keep_s)
-    assert f"The condition has been clear for {clear}; it is kept for {kept}" in words_of(store)
+    assert f"The condition has been clear for {clear}; the finding stays for {kept}" in words_of(store)
 
 
 def life_of(state: State, one: Finding) -> Lifecycle:
@@ -1089,7 +1086,7 @@ def test_the_page_of_an_engine_that_is_not_there_is_one_line() -> None:
     for asked in ("target=vllm&model_name=tiny-llama&engine=16", "target=other", "target=vllm"):
         answer = ask(app_of(many_engines(16)), f"/engine?{asked}")
         assert answer.status_code == 404
-        assert answer.json() == {"error": "no such engine is watched; / lists those that are"}
+        assert answer.json() == {"error": "no such engine; see / for all engines"}
 
 
 def test_many_who_look_cost_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1126,4 +1123,4 @@ def test_an_error_of_ours_is_json_too() -> None:
 
     answer = asyncio.run(run())
     assert answer.status_code == 500
-    assert answer.json() == {"error": "kvwatch failed at this request; its log says how"}
+    assert answer.json() == {"error": "kvwatch failed at this request; see its log"}

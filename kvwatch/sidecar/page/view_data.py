@@ -23,8 +23,8 @@ from kvwatch.core.model.snapshot import EngineKey
 from kvwatch.sidecar.page.engine_data import engine_data
 from kvwatch.sidecar.page.filters import number, percent
 from kvwatch.sidecar.page.links import element_id, engine_url
-from kvwatch.sidecar.serving.finding_status import why_not_firing
 from kvwatch.sidecar.store import Store
+from kvwatch.sidecar.views import why_not_current
 from kvwatch.text.numbers import NOTHING
 
 REFRESH_S = 5
@@ -98,7 +98,7 @@ def _findings(states: Mapping[str, State], found: Found, now: float, of: EngineK
         for one in found[state.target]:
             if one.key in about:
                 life, keep_s = lives[one.key, one.symptom.id], state.limits[f"{one.symptom.id}.keep"]
-                shown.append((one, why_not_firing(life, now, keep_s)))
+                shown.append((one, why_not_current(life, now, keep_s)))
     shown.sort(key=lambda pair: bool(pair[0].explained_by))
     return {
         "headline": _headline(states, [one for one, _ in shown], unknown),
