@@ -129,6 +129,9 @@ class Model:
     hidden: int | None = None
     vocab: int | None = None
     quantized_cache: str | None = None
+    parameters: int | None = None
+    weight_bytes: int | None = None
+    """Estimates of the whole model (`kvwatch.capacity.parameters`); None where there is none."""
     block_size: int = 16
     page_heads: tuple[int, int, int] | None = None
     """KV heads and sizes of K and V that vLLM aligns the pages of states with; None without states."""

@@ -166,7 +166,7 @@ class Sizing:
         return self.memory - self.layout.bytes_per_block
 
 
-def laid_out(model: Model, flags: Flags) -> Layout:
+def layout_of(model: Model, flags: Flags) -> Layout:
     """A model's cache under these flags.
 
     Raises:
@@ -194,7 +194,7 @@ def laid_out(model: Model, flags: Flags) -> Layout:
     return found
 
 
-def sized(layout: Layout, memory: int) -> Sizing:
+def sizing_of(layout: Layout, memory: int) -> Sizing:
     """What `memory` bytes on each GPU hold."""
     length = layout.flags.max_model_len or layout.model.max_len
     return Sizing(layout, memory, length)

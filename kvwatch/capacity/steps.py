@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from kvwatch.capacity.caches import Cache, CacheKind
+from kvwatch.capacity.gpu_memory import Budget
 from kvwatch.capacity.groups import CacheGroup
-from kvwatch.capacity.memory import Budget
 from kvwatch.capacity.sizing import Layout, Sizing
 from kvwatch.capacity.units import gib, thousands
 
