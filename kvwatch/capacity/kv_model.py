@@ -92,7 +92,7 @@ def _family(config: Config) -> tuple[str, ModelFamily]:
     if outer in BY_ARCHITECTURE:
         return outer, BY_ARCHITECTURE[outer]
     if outer in REFUSED:
-        raise RefusedError(f"{outer} can't be reckoned: {REFUSED[outer]}")
+        raise RefusedError(f"{outer} can't be planned: {REFUSED[outer]}")
     kind = str(config.text.get("model_type") or "")
     inner = config.text.get("architectures") if config.nested else None
     guess = str(inner[0]) if isinstance(inner, list) and inner else BY_MODEL_TYPE.get(kind, "")
@@ -100,7 +100,7 @@ def _family(config: Config) -> tuple[str, ModelFamily]:
         return guess, BY_ARCHITECTURE[guess]
     what = outer or kind or "this configuration, which names neither architectures nor model_type,"
     raise RefusedError(
-        f"{what[:80]} can't be reckoned: how its layers cache is not known here, and a guess could be wrong several"
+        f"{what[:80]} can't be planned: how its layers cache is not known here, and a guess could be wrong several"
         " times over. If every layer keeps every token, give --layers, --kv-heads and --head-dim; otherwise read the"
         " capacity in vLLM's log"
     )

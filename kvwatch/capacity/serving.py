@@ -41,7 +41,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a server exposes of itself. Of several engines, the numbers are those of the busiest one."""
+    """What a server exposes about itself. Of several engines, the numbers are those of the busiest one."""
 
     url: str
     model_name: str

@@ -34,8 +34,9 @@ def test_every_architecture_has_an_answer_of_vllm_or_a_reason() -> None:
     reasons = json.loads((HERE / "unasked.json").read_text(encoding="utf-8"))
     lacking = [name for name in listed if name not in asked and not reasons.get(name)]
     assert not lacking, (
-        f"{', '.join(lacking)}: add a question to tests/capacity/questions.json and its config.json to models/, then run"
-        " tests/capacity/oracle.py with the Python of a vLLM; or write the reason why not into tests/capacity/unasked.json"
+        f"{', '.join(lacking)}: add a question to tests/capacity/questions.json and its config.json to models/,"
+        " then run tests/capacity/oracle.py with the Python of a vLLM; or add the reason why not to"
+        " tests/capacity/unasked.json"
     )
     stale = [name for name in reasons if name in asked or name not in listed]
     assert not stale, f"{', '.join(stale)}: remove from tests/capacity/unasked.json"

@@ -242,10 +242,10 @@ def test_no_configuration_breaks_it(model: str) -> None:
         ("llama-3.1-8b", {"pipeline": 33}, "the model has 32 layers"),
         ("llama-3.1-8b", {"tensor": 8, "context": 2}, "at most .* = 1"),
         ("llama-3.1-8b", {"tensor": 8, "context": 3}, "divisor of --tensor-parallel-size"),
-        ("gemma-2-9b", {"tensor": 16, "context": 2}, "through a window"),
+        ("gemma-2-9b", {"tensor": 16, "context": 2}, "sliding window"),
         ("llama-3.1-8b", {"kv_cache_dtype": "fp8_ds_mla"}, "for latent attention, which"),
         ("deepseek-v3", {"kv_cache_dtype": "nvfp4"}, "not for latent attention"),
-        ("llama-3.1-8b", {"kv_cache_dtype": "int2"}, "known are auto, "),
+        ("llama-3.1-8b", {"kv_cache_dtype": "int2"}, "known types are auto, "),
     ],
 )
 def test_flags_that_vllm_would_not_take(model: str, flags: dict[str, Any], why: str) -> None:
