@@ -1,4 +1,4 @@
-"""`kvwatch check`: what is wrong with a server now?"""
+"""`kvwatch check`: watches a server for a while and reports what is wrong with it."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from typing import Any
 from kvwatch.commands import live, options
 from kvwatch.commands.check_verdict import Conclusion, conclude
 from kvwatch.commands.checklist import checklist
-from kvwatch.commands.output import draw, print_json
+from kvwatch.commands.output import draw, print_json, terminal
 from kvwatch.commands.watch import Watch
 from kvwatch.core.export import report
 from kvwatch.core.judgement.pipeline import next_pace
 from kvwatch.settings import Settings, TargetSettings
 
-HELP = "watch a server for a while and say what is wrong with it"
+HELP = "watch a server for a while and report what is wrong with it"
 EPILOG = """\
 examples:
-  kvwatch check                               the server on localhost:8000, for half a minute
-  kvwatch check gpu1:8000 --for 2m            longer: more can be told
+  kvwatch check                               the server on localhost:8000, for 30 s
+  kvwatch check gpu1:8000 --for 2m            longer: more symptoms have their full window
   kvwatch check gpu1:8000 --json | jq '.verdict, .limited, .findings'
-  kvwatch check gpu1:8000 --watch             go on until Ctrl-C, and always show how it stands
-  kvwatch check gpu1:8000 --checklist         before going live: what is shown, and what only you can know
+  kvwatch check gpu1:8000 --watch             until Ctrl-C, with the report kept up to date
+  kvwatch check gpu1:8000 --checklist         before going live: what the data shows, and what only you know
 
-Findings have windows of a minute and more: for a verdict that rests on them watch for 2m. What is wrong comes first;
-a server with which nothing is wrong is one line, unless --all asks for its numbers.
+Symptoms have windows of a minute or more: watch for 2m to give them time to fire. Findings come first in the report.
+The report of a healthy server is one line; --all adds its numbers.
 
 exit codes:
-  0  fine: everything that matters could be told, and nothing is wrong
-  1  findings, or something on the way to one: a symptom that is pending (it holds already, but not yet for as long
-     as it takes to be sure), or requests were held back for more than half of the time
-  2  unknown: the server can't be reached, what it shows is not enough to tell, or it was watched for less than 10 s;
-     or a setting is wrong
+  0  fine: everything that matters is known, and nothing is wrong
+  1  findings; or pending: a symptom has not lasted long enough to fire, or requests waited for more than half of the
+     time
+  2  unknown: the server can't be reached, it does not expose enough, or it was watched for less than 10 s; or a
+     setting is wrong
 """
 _PATIENCE_S = 5.0
-"""How long a server may give nothing at the start before there is no point in waiting."""
+"""The command gives up if no scrape has succeeded after this time."""
 _SETTINGS = ("thresholds", "disabled", "spellings", "aliases", "min_observations")
 
 
@@ -49,22 +49,19 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         type=options.seconds,
         default=30.0,
-        help="how long to watch, as 30s, 5m, 1h; at least 10s (default: 30s)",
+        help="how long to watch: 30s, 5m, 1h; at least 10s (default: 30s)",
     )
     parser.add_argument(
         "--watch",
         action="store_true",
-        help="go on until Ctrl-C: in a terminal the report as it stands, else (and with --json) one for each change",
+        help="watch until Ctrl-C; a terminal shows the current report, otherwise (and with --json) each change is"
+        " printed",
     )
     parser.add_argument(
-        "--checklist",
-        action="store_true",
-        help="also go through the checklist for tuning a KV cache with what the server's own data shows",
+        "--checklist", action="store_true", help="add the tuning checklist, with what the server's data shows"
     )
     parser.add_argument(
-        "--all",
-        action="store_true",
-        help="tell the numbers though nothing is wrong, and every finding in full",
+        "--all", action="store_true", help="show the numbers of a healthy server, and every finding in full"
     )
     live.add(parser, *_SETTINGS)
     options.add_progress(parser)
@@ -74,26 +71,39 @@ def add(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     settings, target = live.settings_of(args)
     watch = Watch(target.name, settings.policy(target))
-    if args.watch:
-        return _standing(args, settings, target, watch)
-    asyncio.run(_watch(args, settings, target, watch))
+    on_screen = sys.stdout.isatty() and not args.json
+    display = _progress_bar if not args.watch else _screen if on_screen else _changes
+    with display(args, settings, target, watch) as update:
+        asyncio.run(_scrape(args, settings, target, watch, update))
     found = conclude(watch)
-    _tell(args, target, watch, found)
+    if display is not _changes:
+        _print_report(args, target, watch, found)
     return found.code
 
 
-def _tell(args: argparse.Namespace, target: TargetSettings, watch: Watch, found: Conclusion) -> None:
-    if args.json:
-        print_json(as_data(watch, found, points=args.checklist), indent=None if args.watch else 2)
-        return
-    from kvwatch.commands.check_report import checklist_of, report_of
+async def _scrape(
+    args: argparse.Namespace,
+    settings: Settings,
+    target: TargetSettings,
+    watch: Watch,
+    update: Callable[[], None],
+) -> None:
+    """Feeds scrapes to the watch and calls `update` after each."""
+    seconds = None if args.watch else args.seconds
+    async with live.stopped_by_signals() as stop:
+        async for now, outcome in live.scrapes(
+            target, settings, stop, seconds=seconds, pace=lambda at: next_pace(watch.state, at)
+        ):
+            watch.feed(outcome, now)
+            update()
+            if not args.watch and watch.good is None and watch.duration_s >= _PATIENCE_S:
+                return
 
-    draw(report_of(watch, target.url, found, everything=args.all))
-    if args.checklist:
-        draw(checklist_of(checklist(watch.good or watch.state)))
 
-
-async def _watch(args: argparse.Namespace, settings: Settings, target: TargetSettings, watch: Watch) -> None:
+@contextlib.contextmanager
+def _progress_bar(
+    args: argparse.Namespace, settings: Settings, _: TargetSettings, watch: Watch
+) -> Iterator[Callable[[], None]]:
     from tqdm import tqdm
 
     total = live.count(args.seconds, settings)
@@ -101,87 +111,63 @@ async def _watch(args: argparse.Namespace, settings: Settings, target: TargetSet
         total=total, unit=" scrapes", disable=options.no_bar(args), file=sys.stderr, leave=False
     ) as bar:
 
-        def took() -> bool:
+        def update() -> None:
             regimes = sorted({str(engine.regime) for engine in watch.state.engines.values()})
             bar.set_postfix_str(", ".join(regimes), refresh=False)
             bar.update()
-            return watch.good is not None or watch.duration_s < _PATIENCE_S
 
-        await _feed(settings, target, watch, took, seconds=args.seconds)
-
-
-async def _feed(
-    settings: Settings,
-    target: TargetSettings,
-    watch: Watch,
-    took: Callable[[], bool],
-    *,
-    seconds: float | None,
-) -> None:
-    """Scrapes into the watch until the time is over, a signal comes, or `took`, called after each, says no."""
-    async with live.stopped_by_signals() as stop:
-        async for now, outcome in live.scrapes(
-            target, settings, stop, seconds=seconds, pace=lambda at: next_pace(watch.state, at)
-        ):
-            watch.take(outcome, now)
-            if not took():
-                return
-
-
-def _standing(args: argparse.Namespace, settings: Settings, target: TargetSettings, watch: Watch) -> int:
-    """Watches until Ctrl-C; the exit code is that of how it stood then."""
-    on_screen = sys.stdout.isatty() and not args.json
-    with _on_screen(args, target, watch) if on_screen else _by_change(args, target, watch) as took:
-        asyncio.run(_feed(settings, target, watch, took, seconds=None))
-    found = conclude(watch)
-    if on_screen:
-        _tell(args, target, watch, found)
-    return found.code
+        yield update
 
 
 @contextlib.contextmanager
-def _on_screen(
-    args: argparse.Namespace, target: TargetSettings, watch: Watch
-) -> Iterator[Callable[[], bool]]:
-    """Shows the report as it stands after each scrape, on a screen of its own."""
+def _screen(
+    args: argparse.Namespace, _: Settings, target: TargetSettings, watch: Watch
+) -> Iterator[Callable[[], None]]:
+    """Shows the current report on the terminal's alternate screen."""
     from rich.live import Live
 
     from kvwatch.commands.check_report import report_of
-    from kvwatch.commands.output import screen
 
-    with Live(console=screen(), screen=True, auto_refresh=False) as shown:
+    with Live(console=terminal(), screen=True, auto_refresh=False) as screen:
 
-        def took() -> bool:
-            picture = report_of(watch, target.url, conclude(watch), everything=args.all)
-            shown.update(picture, refresh=True)
-            return True
+        def update() -> None:
+            screen.update(report_of(watch, target.url, conclude(watch), full=args.all), refresh=True)
 
-        yield took
+        yield update
 
 
 @contextlib.contextmanager
-def _by_change(
-    args: argparse.Namespace, target: TargetSettings, watch: Watch
-) -> Iterator[Callable[[], bool]]:
-    """Tells the report whenever the verdict or what fires is another."""
-    told: tuple[str, ...] = ()
+def _changes(
+    args: argparse.Namespace, _: Settings, target: TargetSettings, watch: Watch
+) -> Iterator[Callable[[], None]]:
+    """Prints the report whenever the verdict or the set of findings changes."""
+    printed: tuple[str, ...] = ()
 
-    def took() -> bool:
-        nonlocal told
+    def update() -> None:
+        nonlocal printed
         found = conclude(watch)
-        stands = (found.word, *(one["symptom"] for one in watch.findings()))
-        if stands != told:
-            told = stands
-            _tell(args, target, watch, found)
-        return True
+        present = (found.word, *(one["symptom"] for one in watch.findings()))
+        if present != printed:
+            printed = present
+            _print_report(args, target, watch, found)
 
-    yield took
+    yield update
+
+
+def _print_report(args: argparse.Namespace, target: TargetSettings, watch: Watch, found: Conclusion) -> None:
+    if args.json:
+        print_json(as_data(watch, found, points=args.checklist), indent=None if args.watch else 2)
+        return
+    from kvwatch.commands.check_report import checklist_table, report_of
+
+    draw(report_of(watch, target.url, found, full=args.all))
+    if args.checklist:
+        draw(checklist_table(checklist(watch.good or watch.state)))
 
 
 def as_data(watch: Watch, found: Conclusion, *, points: bool = False) -> dict[str, Any]:
-    """All of it as plain data; with `points` the checklist as well."""
-    listed = [one.as_data() for one in checklist(watch.good or watch.state)] if points else None
-    return watch.as_data() | {
+    """The report as plain data; with `points` including the checklist."""
+    data = watch.as_data() | {
         "verdict": found.word,
         "exit_code": found.code,
         "why": found.why,
@@ -192,5 +178,7 @@ def as_data(watch: Watch, found: Conclusion, *, points: bool = False) -> dict[st
             report.identity(key) | {"symptom": name, "reason": reason}
             for key, name, reason in watch.unknown()
         ],
-        **({} if listed is None else {"checklist": listed}),
     }
+    if points:
+        data["checklist"] = [one.as_data() for one in checklist(watch.good or watch.state)]
+    return data

@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
 
     if args.html is not None:
         _free(Path(args.html), [args.baseline, *args.candidates], force=args.force)
-    settings = options.load_noted(options.given(args), used=_USED)
+    settings = options.load_settings(options.setting_values(args), used=_USED)
     policy = replace(settings.policy(TargetSettings(name="recorded")), disabled=frozenset(BY_ID))
     comparison = compare(_runs(args, policy), margin=args.margin)
     if args.json:

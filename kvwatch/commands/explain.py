@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kvwatch.commands import options, terminal_text
-from kvwatch.commands.output import print_json, say
+from kvwatch.commands.output import draw, print_json, say
 
 if TYPE_CHECKING:
     from kvwatch.logs import Explanation
@@ -110,12 +110,12 @@ def _symptom(one: LoggedSymptom) -> dict[str, Any]:
 
 def _print(name: str, found: Explanation, notes: list[str]) -> None:
     say(f"{'standard input' if name == '-' else name}: {found.verdict} ({_SURE[found.confidence]})")
-    for line in terminal_text.wrapped(found.meaning, "  "):
+    for line in terminal_text.wrap(found.meaning, "  "):
         say(line)
     if found.evidence:
         say("\n  The lines it stands on:")
     for number, said in found.evidence:
-        for line in terminal_text.wrapped(f"{number}: {said}", "    "):
+        for line in terminal_text.wrap(f"{number}: {said}", "    "):
             say(line)
     if found.budget:
         say("\n  Memory, GiB:")
@@ -123,34 +123,27 @@ def _print(name: str, found: Explanation, notes: list[str]) -> None:
             say(f"    {'- ' if step.takes else '  '}{step.what:<48} {step.gib:>8.2f}")
     if found.actions:
         say()
-    for line in terminal_text.listed("What to do, in this order:", _numbered(found.actions)):
+    for line in terminal_text.bullets("What to do:", _numbered(found.actions)):
         say(line)
     for one in found.symptoms:
         _print_symptom(one)
     if notes:
         say()
-    for line in terminal_text.listed("Notes:", [f"- {note}" for note in notes]):
+    for line in terminal_text.bullets("Notes:", [f"- {note}" for note in notes]):
         say(line)
 
 
 def _print_symptom(one: LoggedSymptom) -> None:
-    from kvwatch.core.judgement.symptoms import BY_ID
+    from kvwatch.commands.terminal_layout import lay_out_finding
 
-    row = BY_ID[one.symptom]
-    say(f"\n{str(row.severity).upper()}: {row.title}")
-    where = f" of engine {one.key.engine}" if one.key.engine else ""
-    lines = terminal_text.wrapped(
-        f"{one.symptom}{where}, first in line {one.line} ({_SURE[one.confidence]})", "  "
-    )
-    if one.explained_by:
-        lines += terminal_text.wrapped(
-            f"Explained by {', '.join(one.explained_by)}: act on that first.", "  "
+    say()
+    draw(
+        lay_out_finding(
+            _symptom(one),
+            since=f"first in line {one.line} ({_SURE[one.confidence]})",
+            short=bool(one.explained_by),
         )
-    lines += terminal_text.wrapped(row.meaning, "  ")
-    lines += terminal_text.wrapped(f"Evidence: {terminal_text.evidence(one.evidence)}", "  ")
-    if not one.explained_by:
-        lines += terminal_text.listed("What to do, in this order:", _numbered(one.actions))
-    say("\n".join(lines))
+    )
 
 
 def _numbered(actions: tuple[str, ...]) -> list[str]:

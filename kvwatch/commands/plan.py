@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from kvwatch.commands import live, options
-from kvwatch.commands.output import complain, print_json, say
+from kvwatch.commands.output import print_error, print_json, say
 from kvwatch.settings.values import size
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ _READ_S = 2.0
 """Longest time for reading a running server. The second scrape brings /version and /v1/models with it."""
 _MIN_BYTES = 1 << 20
 """No GPU has less memory: a smaller number was meant in GiB."""
-_T = TypeVar("_T")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +123,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         return _run(args)
     except PlanError as error:
-        complain(str(error))
+        print_error(str(error))
         return 2
 
 
@@ -184,7 +183,7 @@ def _server(args: argparse.Namespace) -> Server:
     async def scrape(settings: Settings, target: TargetSettings) -> State | None:
         async with live.stopped_by_signals() as stop:
             async for now, outcome in live.scrapes(target, settings, stop, seconds=_READ_S):
-                watch.take(outcome, now)
+                watch.feed(outcome, now)
                 if watch.good is not None and watch.good.facts is not None:
                     break
         return watch.good
@@ -210,19 +209,7 @@ def _draw(path: Path, plan: Plan | None) -> None:
     draw(path, plan.layout, memory, plan.length or max(plan.table_lengths), marks)
 
 
-def _argument(read: Callable[[str], _T]) -> Callable[[str], _T]:
-    """A reader of an option's value whose ValueError is what argparse prints."""
-
-    def value(text: str) -> _T:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text}: {error}") from None
-
-    return value
-
-
-@_argument
+@options.argument_type
 def _tokens(text: str) -> int:
     from kvwatch.capacity.units import tokens
 
@@ -233,7 +220,7 @@ def _length(text: str) -> int | None:
     return None if text == "auto" else _tokens(text)
 
 
-@_argument
+@options.argument_type
 def _bytes(text: str) -> int:
     found = size(text)
     if found <= 0:
@@ -243,7 +230,7 @@ def _bytes(text: str) -> int:
     return found
 
 
-@_argument
+@options.argument_type
 def _share(text: str) -> float:
     value = float(text) if text.replace(".", "", 1).isascii() and text.replace(".", "", 1).isdigit() else 0.0
     if not 0 < value <= 1:
@@ -251,7 +238,7 @@ def _share(text: str) -> float:
     return value
 
 
-@_argument
+@options.argument_type
 def _lengths(text: str) -> dict[str, int]:
     from kvwatch.capacity.request_lengths import parse_lengths
 

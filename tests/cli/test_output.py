@@ -144,5 +144,5 @@ def test_options_of_vllm_are_never_broken() -> None:
         "limit lengths to what the service really serves, not the maximum of the model: lower --max-model-len"
     )
     for width in range(30):
-        lines = terminal_text.wrapped("x" * width + " " + advice, "    ")
+        lines = terminal_text.wrap("x" * width + " " + advice, "    ")
         assert sum("--max-model-len" in line for line in lines) == 1
