@@ -90,14 +90,12 @@ async def _scrape(
 ) -> None:
     """Feeds scrapes to the watch and calls `update` after each."""
     seconds = None if args.watch else args.seconds
-    async with live.stopped_by_signals() as stop:
-        async for now, outcome in live.scrapes(
-            target, settings, stop, seconds=seconds, pace=lambda at: next_pace(watch.state, at)
-        ):
-            watch.feed(outcome, now)
-            update()
-            if not args.watch and watch.good is None and watch.duration_s >= _PATIENCE_S:
-                return
+    scrapes = live.scrapes(target, settings, seconds=seconds, pace=lambda at: next_pace(watch.state, at))
+    async for now, outcome in scrapes:
+        watch.feed(outcome, now)
+        update()
+        if not args.watch and watch.good is None and watch.duration_s >= _PATIENCE_S:
+            return
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ def _healthy(watch: Watch, url: str, found: Conclusion) -> RenderableType:
         )
     if unknown := len({name for _, name, _ in watch.unknown()}):
         parts.append(f"unknown symptoms: {unknown} (--all lists them)")
-    return line("Fine", f": {found.why} with {url} ({'; '.join(parts)})", style=_STYLE["fine"])
+    return Group(line("Fine", f": {found.why} with {url} ({'; '.join(parts)})", style=_STYLE["fine"]))
 
 
 def _findings(watch: Watch, *, full: bool) -> Iterator[RenderableType]:

@@ -118,8 +118,9 @@ def _limited(watch: Watch, engine: EngineState) -> Limited | None:
         for one, seconds in sorted(delays.items(), key=lambda item: -item[1])
         if seconds > _MIN_SHARE * watched
     )
-    needs = _needed_s(watch.state, symptom)
-    watch_for = None if needs is None else MINUTE + watch.state.limits[f"{symptom}.for"] + _MARGIN_S
+    limits = watch.state.limits
+    needs = limits[f"{symptom}.share"] * MINUTE if f"{symptom}.share" in limits else None
+    watch_for = None if needs is None else MINUTE + limits[f"{symptom}.for"] + _MARGIN_S
     resolved = next((name for name in symptoms if watch.fired(name)), None)
     more = f"{symptom} did not fire"
     if needs is not None:
@@ -140,12 +141,6 @@ def _is_reported(state: State, key: EngineKey, symptoms: tuple[str, ...]) -> boo
         engine == key and name in symptoms and life.stage in {Stage.FIRING, Stage.PENDING}
         for engine, name, life in lifecycles(state)
     )
-
-
-def _needed_s(state: State, symptom: str) -> float | None:
-    """Seconds of a minute in its regime after which a symptom fires."""
-    share = f"{symptom}.share"
-    return state.limits[share] * MINUTE if share in state.limits else None
 
 
 # -- reasons for unknown ---------------------------------------------------------------------------------------------

@@ -130,12 +130,11 @@ def count(seconds: float, settings: Settings) -> int:
 async def scrapes(
     target: TargetSettings,
     settings: Settings,
-    stop: asyncio.Event,
     *,
     seconds: float | None,
     pace: Callable[[float], Pace] = lambda _: Pace.FULL,
 ) -> AsyncIterator[tuple[float, Outcome]]:
-    """Scrapes at the configured interval, each with its monotonic time, for `seconds` or until `stop` is set.
+    """Scrapes at the configured interval, each with its monotonic time, for `seconds` or until a signal.
 
     An outcome carries the GPU readings since the last one. One of them carries what `/version` and `/v1/models`
     answered; these requests run beside the scrapes and never delay them.
@@ -153,7 +152,12 @@ async def scrapes(
         client = usable_client(target, "target")
     except ClientError as error:
         raise SettingsError([str(error)]) from None
-    async with client, read_beside(settings, clock) as gpus, contextlib.AsyncExitStack() as stack:
+    async with (
+        stopped_by_signals() as stop,
+        client,
+        read_beside(settings, clock) as gpus,
+        contextlib.AsyncExitStack() as stack,
+    ):
         scraper, feed = Scraper(target, settings, client), gpus.feed()
         server_info: asyncio.Task[ServerInfo] | None = None
         reported = False

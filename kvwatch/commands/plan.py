@@ -181,11 +181,10 @@ def _server(args: argparse.Namespace) -> Server:
     watch = Watch(target.name, settings.policy(target))
 
     async def scrape(settings: Settings, target: TargetSettings) -> State | None:
-        async with live.stopped_by_signals() as stop:
-            async for now, outcome in live.scrapes(target, settings, stop, seconds=_READ_S):
-                watch.feed(outcome, now)
-                if watch.good is not None and watch.good.facts is not None:
-                    break
+        async for now, outcome in live.scrapes(target, settings, seconds=_READ_S):
+            watch.feed(outcome, now)
+            if watch.good is not None and watch.good.facts is not None:
+                break
         return watch.good
 
     state = asyncio.run(scrape(settings, target))

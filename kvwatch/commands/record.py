@@ -39,13 +39,12 @@ _MAX_SIZE = 1 << 30
 _STATUS = re.compile(r"HTTP status (\d{3})")
 
 
-@options.argument_type
 def _label(text: str) -> str:
     """The name of a run."""
     label = text.strip()
-    if not label or len(label) > MAX_LABEL or not label.isprintable():
-        raise ValueError(f"must be 1 to {MAX_LABEL} printable characters")
-    return label
+    if label and len(label) <= MAX_LABEL and label.isprintable():
+        return label
+    raise argparse.ArgumentTypeError(f"{text[:20]!r}: must be 1 to {MAX_LABEL} printable characters")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -149,33 +148,32 @@ async def _record(
     count = None if seconds is None else live.count(seconds, settings)
     with tqdm(total=count, unit=" scrapes", disable=options.no_bar(args), file=sys.stderr) as bar:
         watch = None if bar.disable else Watch(target.name, settings.policy(target))
-        async with live.stopped_by_signals() as stop:
-            async for now, outcome in live.scrapes(target, settings, stop, seconds=seconds):
-                totals.first = now if totals.first is None else totals.first
-                record = replace(
-                    _record_of(outcome, target.gpus),
-                    warmup=now - totals.first < args.warmup - 1e-3,
-                    label="" if writer.records else args.label or "",
-                )
-                try:
-                    writer.write(record)
-                except WriteError as error:
-                    totals.write_error = str(error)
-                    return totals
-                totals.last = now
-                totals.warmup += record.warmup
-                if isinstance(outcome, ScrapeError):
-                    totals.failed += 1
-                    totals.failure = f"{outcome.kind} ({outcome.detail})"
-                if watch is not None:
-                    watch.feed(outcome, now)
-                    shown = ("warm-up" if record.warmup else "", key_numbers(watch.state))
-                    written = f"{totals.failed} failed, {writer.bytes / 1000:,.0f} kB"
-                    bar.set_postfix_str(", ".join([*filter(None, shown), written]), refresh=False)
-                bar.update()
-                totals.full = writer.bytes + writer.longest > args.max_size
-                if totals.full:
-                    return totals
+        async for now, outcome in live.scrapes(target, settings, seconds=seconds):
+            totals.first = now if totals.first is None else totals.first
+            record = replace(
+                _record_of(outcome, target.gpus),
+                warmup=now - totals.first < args.warmup - 1e-3,
+                label="" if writer.records else args.label or "",
+            )
+            try:
+                writer.write(record)
+            except WriteError as error:
+                totals.write_error = str(error)
+                return totals
+            totals.last = now
+            totals.warmup += record.warmup
+            if isinstance(outcome, ScrapeError):
+                totals.failed += 1
+                totals.failure = f"{outcome.kind} ({outcome.detail})"
+            if watch is not None:
+                watch.feed(outcome, now)
+                shown = ("warm-up" if record.warmup else "", key_numbers(watch.state))
+                written = f"{totals.failed} failed, {writer.bytes / 1000:,.0f} kB"
+                bar.set_postfix_str(", ".join([*filter(None, shown), written]), refresh=False)
+            bar.update()
+            totals.full = writer.bytes + writer.longest > args.max_size
+            if totals.full:
+                return totals
     return totals
 
 

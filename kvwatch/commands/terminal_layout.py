@@ -18,6 +18,9 @@ from kvwatch.text.numbers import format_duration
 
 SEVERITY_STYLE = {"critical": "bold red", "warning": "bold yellow", "info": "bold blue"}
 
+_NUMBERS = 5
+"""Numbers in the line below the title."""
+
 
 def lay_out_finding(
     found: Mapping[str, Any],
@@ -32,7 +35,7 @@ def lay_out_finding(
     `same` are findings of other engines with the same actions; each gets a line with its numbers.
     """
     since = since or f"firing for {format_duration(found['firing_seconds'])}"
-    numbers = terminal_text.evidence(found["evidence"])
+    numbers = terminal_text.evidence(found["evidence"], _NUMBERS)
     severity, where = found["severity"], _where(found)
     parts: list[RenderableType] = [
         line(f"{severity.upper()}  {where}", f": {found['title']}", style=SEVERITY_STYLE[severity]),
@@ -50,7 +53,7 @@ def lay_out_finding(
     if same:
         parts.append(paragraph("The same on:", style="bold"))
     for one in same:
-        text = f"{_where(one)}: {terminal_text.evidence(one['evidence'])}"
+        text = f"{_where(one)}: {terminal_text.evidence(one['evidence'], _NUMBERS)}"
         parts.append(Padding(Text(sanitize(text)), (0, 0, 0, 4)))
     return Group(*parts)
 

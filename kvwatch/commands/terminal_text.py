@@ -37,14 +37,18 @@ def percent(share: float) -> str:
 
 
 def evidence(found: Mapping[str, Any], limit: int = 4) -> str:
-    """At most `limit` known numbers of the evidence in one line, preferably those that have a threshold."""
-    rows = [row for row in evidence_rows(found) if row.judged is not None and row.judged[1] is not None]
-    chosen = sorted(rows, key=lambda row: row.limit is None)[:limit]
-    numbers = []
-    for row in rows:
-        if row in chosen and row.judged is not None:
-            threshold = f" (threshold {format_value(row.title, row.limit[1])})" if row.limit else ""
-            numbers.append(f"{evidence_title(row.title)} {format_value(row.title, row.judged[1])}{threshold}")
+    """At most `limit` known numbers of the evidence in one line, those with a threshold first."""
+    known = [
+        (title, judged[1], threshold)
+        for title, judged, threshold in evidence_rows(found)
+        if judged is not None and judged[1] is not None and title != "window_seconds"
+    ]
+    known.sort(key=lambda one: one[2] is None)
+    numbers = (
+        f"{evidence_title(title)} {format_value(title, value)}"
+        + (f" (threshold {format_value(title, threshold[1])})" if threshold else "")
+        for title, value, threshold in known[:limit]
+    )
     return escape("; ".join(numbers), keep="")
 
 

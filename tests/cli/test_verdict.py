@@ -241,10 +241,10 @@ def test_what_is_wrong_comes_first_then_what_to_do_and_the_evidence(
     parts = [
         "Findings: kv_thrashing",
         "CRITICAL  vllm / tiny-llama / engine 0: Requests are preempted and computed again",
+        "Preemptions per request",
         "What to do:",
         "1. limit lengths",
         "Evidence:",
-        "Preemptions per request",
         "Likely causes:",
         "Caused by kv_thrashing: fix that first.",
         "Time per regime: kv_limited",
