@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvwatch.commands import live, options
 from kvwatch.commands.check_verdict import Conclusion, conclude
@@ -16,7 +16,9 @@ from kvwatch.commands.output import draw, print_json, terminal
 from kvwatch.commands.watch import Watch
 from kvwatch.core.export import report
 from kvwatch.core.judgement.pipeline import next_pace
-from kvwatch.settings import Settings, TargetSettings
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 HELP = "watch a server for a while and report what is wrong with it"
 EPILOG = """\
@@ -43,124 +45,104 @@ _SETTINGS = ("thresholds", "disabled", "spellings", "aliases", "min_observations
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--for",
-        dest="seconds",
-        metavar="TIME",
-        type=options.seconds,
-        default=30.0,
-        help="how long to watch: 30s, 5m, 1h; at least 10s (default: 30s)",
-    )
-    parser.add_argument(
-        "--watch",
-        action="store_true",
-        help="watch until Ctrl-C; a terminal shows the current report, otherwise (and with --json) each change is"
-        " printed",
-    )
-    parser.add_argument(
-        "--checklist", action="store_true", help="add the tuning checklist, with what the server's data shows"
-    )
-    parser.add_argument(
-        "--all", action="store_true", help="show the numbers of a healthy server, and every finding in full"
-    )
+    options.add_for(parser, "how long to watch: 30s, 5m, 1h; at least 10s (default: 30s)", default=30.0)
+    for name, text in (
+        (
+            "--watch",
+            "watch until Ctrl-C: a terminal shows the current report, a pipe or --json gets each change",
+        ),
+        ("--checklist", "add the tuning checklist, with what the server's data shows"),
+        ("--all", "show the numbers of a healthy server, and every finding in full"),
+    ):
+        parser.add_argument(name, action="store_true", help=text)
     live.add(parser, *_SETTINGS)
     options.add_progress(parser)
     options.add_json(parser)
 
 
 def main(args: argparse.Namespace) -> int:
-    settings, target = live.settings_of(args)
-    watch = Watch(target.name, settings.policy(target))
-    on_screen = sys.stdout.isatty() and not args.json
-    display = _progress_bar if not args.watch else _screen if on_screen else _changes
-    with display(args, settings, target, watch) as update:
-        asyncio.run(_scrape(args, settings, target, watch, update))
-    found = conclude(watch)
-    if display is not _changes:
-        _print_report(args, target, watch, found)
-    return found.code
+    return _Check(args).run()
 
 
-async def _scrape(
-    args: argparse.Namespace,
-    settings: Settings,
-    target: TargetSettings,
-    watch: Watch,
-    update: Callable[[], None],
-) -> None:
-    """Feeds scrapes to the watch and calls `update` after each."""
-    seconds = None if args.watch else args.seconds
-    scrapes = live.scrapes(target, settings, seconds=seconds, pace=lambda at: next_pace(watch.state, at))
-    async for now, outcome in scrapes:
-        watch.feed(outcome, now)
-        update()
-        if not args.watch and watch.good is None and watch.duration_s >= _PATIENCE_S:
+class _Check:
+    """One run of the command. A display is a context manager; it yields what to call after each scrape."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._settings, self._target = live.settings_of(args)
+        self._watch = Watch(self._target.name, self._settings.policy(self._target))
+
+    def run(self) -> int:
+        on_screen = sys.stdout.isatty() and not self._args.json
+        display = self._progress_bar if not self._args.watch else self._screen if on_screen else self._changes
+        with display() as update:
+            asyncio.run(self._scrape(update))
+        found = conclude(self._watch)
+        if display != self._changes:
+            self._print(found)
+        return found.code
+
+    async def _scrape(self, update: Callable[[], None]) -> None:
+        watch = self._watch
+        seconds = None if self._args.watch else self._args.seconds
+        async for now, outcome in live.scrapes(
+            self._target, self._settings, seconds=seconds, pace=lambda at: next_pace(watch.state, at)
+        ):
+            watch.feed(outcome, now)
+            update()
+            if not self._args.watch and watch.good is None and watch.duration_s >= _PATIENCE_S:
+                return
+
+    @contextlib.contextmanager
+    def _progress_bar(self) -> Iterator[Callable[[], None]]:
+        total = live.count(self._args.seconds, self._settings)
+        with options.progress_bar(self._args, total=total, leave=False) as bar:
+
+            def update() -> None:
+                regimes = sorted({str(engine.regime) for engine in self._watch.state.engines.values()})
+                bar.set_postfix_str(", ".join(regimes), refresh=False)
+                bar.update()
+
+            yield update
+
+    @contextlib.contextmanager
+    def _screen(self) -> Iterator[Callable[[], None]]:
+        """Shows the current report on the terminal's alternate screen."""
+        from rich.live import Live
+
+        with Live(console=terminal(), screen=True, auto_refresh=False) as screen:
+            yield lambda: screen.update(self._report(conclude(self._watch)), refresh=True)
+
+    @contextlib.contextmanager
+    def _changes(self) -> Iterator[Callable[[], None]]:
+        """Prints the report whenever the verdict or the set of findings changes."""
+        printed: tuple[str, ...] = ()
+
+        def update() -> None:
+            nonlocal printed
+            found = conclude(self._watch)
+            present = (found.word, *(one["symptom"] for one in self._watch.findings()))
+            if present != printed:
+                printed = present
+                self._print(found)
+
+        yield update
+
+    def _report(self, found: Conclusion) -> RenderableType:
+        from kvwatch.commands.check_report import report_of
+
+        return report_of(self._watch, self._target.url, found, full=self._args.all)
+
+    def _print(self, found: Conclusion) -> None:
+        args, watch = self._args, self._watch
+        if args.json:
+            print_json(as_data(watch, found, points=args.checklist), indent=None if args.watch else 2)
             return
+        draw(self._report(found))
+        if args.checklist:
+            from kvwatch.commands.check_report import checklist_table
 
-
-@contextlib.contextmanager
-def _progress_bar(
-    args: argparse.Namespace, settings: Settings, _: TargetSettings, watch: Watch
-) -> Iterator[Callable[[], None]]:
-    from tqdm import tqdm
-
-    total = live.count(args.seconds, settings)
-    with tqdm(
-        total=total, unit=" scrapes", disable=options.no_bar(args), file=sys.stderr, leave=False
-    ) as bar:
-
-        def update() -> None:
-            regimes = sorted({str(engine.regime) for engine in watch.state.engines.values()})
-            bar.set_postfix_str(", ".join(regimes), refresh=False)
-            bar.update()
-
-        yield update
-
-
-@contextlib.contextmanager
-def _screen(
-    args: argparse.Namespace, _: Settings, target: TargetSettings, watch: Watch
-) -> Iterator[Callable[[], None]]:
-    """Shows the current report on the terminal's alternate screen."""
-    from rich.live import Live
-
-    from kvwatch.commands.check_report import report_of
-
-    with Live(console=terminal(), screen=True, auto_refresh=False) as screen:
-
-        def update() -> None:
-            screen.update(report_of(watch, target.url, conclude(watch), full=args.all), refresh=True)
-
-        yield update
-
-
-@contextlib.contextmanager
-def _changes(
-    args: argparse.Namespace, _: Settings, target: TargetSettings, watch: Watch
-) -> Iterator[Callable[[], None]]:
-    """Prints the report whenever the verdict or the set of findings changes."""
-    printed: tuple[str, ...] = ()
-
-    def update() -> None:
-        nonlocal printed
-        found = conclude(watch)
-        present = (found.word, *(one["symptom"] for one in watch.findings()))
-        if present != printed:
-            printed = present
-            _print_report(args, target, watch, found)
-
-    yield update
-
-
-def _print_report(args: argparse.Namespace, target: TargetSettings, watch: Watch, found: Conclusion) -> None:
-    if args.json:
-        print_json(as_data(watch, found, points=args.checklist), indent=None if args.watch else 2)
-        return
-    from kvwatch.commands.check_report import checklist_table, report_of
-
-    draw(report_of(watch, target.url, found, full=args.all))
-    if args.checklist:
-        draw(checklist_table(checklist(watch.good or watch.state)))
+            draw(checklist_table(checklist(watch.good or watch.state)))
 
 
 def as_data(watch: Watch, found: Conclusion, *, points: bool = False) -> dict[str, Any]:

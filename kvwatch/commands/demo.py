@@ -54,13 +54,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default: 127.0.0.1)")
     parser.add_argument("--server-only", action="store_true", help="only serve the recorded vLLM")
-    parser.add_argument(
-        "--for",
-        dest="seconds",
-        metavar="TIME",
-        type=options.seconds,
-        help="exit after this time, for example 20s (default: at Ctrl-C)",
-    )
+    options.add_for(parser, "exit after this time, for example 20s (default: at Ctrl-C)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text, one object per line")
 
 
@@ -210,14 +204,8 @@ The clocks in the page, /metrics and the API also run {_SPEED:g} times as fast. 
 recording; times of day run ahead.
 The first finding fires after some seconds and is printed in full, later changes as one line. Ctrl-C ends the demo.
 """
-        _print(
-            self._args,
-            text,
-            page=f"{url}/",
-            metrics=f"{url}/metrics",
-            findings=f"{url}/api/v1/findings",
-            clock_speed=_SPEED,
-        )
+        urls = {"page": f"{url}/", "metrics": f"{url}/metrics", "findings": f"{url}/api/v1/findings"}
+        _print(self._args, text, **urls, clock_speed=_SPEED)
 
     def _print_change(self, change: dict[str, Any], findings: list[dict[str, Any]]) -> None:
         start = change["at"] if self._start is None else self._start

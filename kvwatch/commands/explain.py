@@ -7,10 +7,12 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from kvwatch.commands import options, terminal_text
-from kvwatch.commands.output import draw, print_json, say
+from kvwatch.commands import options
+from kvwatch.commands.output import draw, print_json
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from kvwatch.logs import Explanation
     from kvwatch.logs.statistics_judgement import LoggedSymptom
 
@@ -109,42 +111,29 @@ def _symptom(one: LoggedSymptom) -> dict[str, Any]:
 
 
 def _print(name: str, found: Explanation, notes: list[str]) -> None:
-    say(f"{'standard input' if name == '-' else name}: {found.verdict} ({_SURE[found.confidence]})")
-    for line in terminal_text.wrap(found.meaning, "  "):
-        say(line)
+    from rich.console import Group
+    from rich.text import Text
+
+    from kvwatch.commands.terminal_layout import actions, items, lay_out_finding, line, paragraph
+
+    source = "standard input" if name == "-" else name
+    parts: list[RenderableType] = [
+        line(f"{source}: {found.verdict} ({_SURE[found.confidence]})"),
+        paragraph(found.meaning),
+    ]
     if found.evidence:
-        say("\n  The lines it stands on:")
-    for number, said in found.evidence:
-        for line in terminal_text.wrap(f"{number}: {said}", "    "):
-            say(line)
+        numbers, texts = zip(*found.evidence, strict=True)
+        parts += [Text(), *items("Evidence, with line numbers:", [f"{number}:" for number in numbers], texts)]
     if found.budget:
-        say("\n  Memory, GiB:")
-        for step in found.budget:
-            say(f"    {'- ' if step.takes else '  '}{step.what:<48} {step.gib:>8.2f}")
+        parts += [Text(), paragraph("GPU memory in GiB:", style="bold")]
+    for step in found.budget:
+        parts.append(line(f"    {'- ' if step.takes else '  '}{step.what:<48} {step.gib:>8.2f}"))
     if found.actions:
-        say()
-    for line in terminal_text.bullets("What to do:", _numbered(found.actions)):
-        say(line)
-    for one in found.symptoms:
-        _print_symptom(one)
+        parts += [Text(), *actions(found.actions)]
+    for symptom in found.symptoms:
+        since = f"first in line {symptom.line} ({_SURE[symptom.confidence]})"
+        finding = lay_out_finding(_symptom(symptom), since=since, short=bool(symptom.explained_by))
+        parts += [Text(), finding]
     if notes:
-        say()
-    for line in terminal_text.bullets("Notes:", [f"- {note}" for note in notes]):
-        say(line)
-
-
-def _print_symptom(one: LoggedSymptom) -> None:
-    from kvwatch.commands.terminal_layout import lay_out_finding
-
-    say()
-    draw(
-        lay_out_finding(
-            _symptom(one),
-            since=f"first in line {one.line} ({_SURE[one.confidence]})",
-            short=bool(one.explained_by),
-        )
-    )
-
-
-def _numbered(actions: tuple[str, ...]) -> list[str]:
-    return [f"{number}. {action}" for number, action in enumerate(actions, start=1)]
+        parts += [Text(), *items("Notes:", ["-"] * len(notes), notes)]
+    draw(Group(*parts))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from kvwatch.commands.output import print_error
 from kvwatch.settings import Settings, load
@@ -14,6 +15,9 @@ from kvwatch.settings.sources import SECRET, SERVERS, flag
 from kvwatch.settings.target_settings import MOST_SEQS, target_name
 from kvwatch.settings.values import duration
 from kvwatch.settings.values import size as byte_size
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 _T = TypeVar("_T")
 _Number = TypeVar("_Number", int, float)
@@ -109,6 +113,18 @@ def add_progress(parser: argparse.ArgumentParser) -> None:
 def no_bar(args: argparse.Namespace) -> bool | None:
     """The argument `disable` of tqdm: None shows the bar only in a terminal."""
     return None if args.progress is None else not args.progress
+
+
+def progress_bar(args: argparse.Namespace, *, total: int | None, leave: bool = True) -> tqdm[NoReturn]:
+    """A progress bar of scrapes on standard error."""
+    from tqdm import tqdm
+
+    return tqdm(total=total, unit=" scrapes", disable=no_bar(args), file=sys.stderr, leave=leave)
+
+
+def add_for(parser: argparse.ArgumentParser, text: str, *, default: float | None = None) -> None:
+    """Adds `--for`, in seconds."""
+    parser.add_argument("--for", dest="seconds", metavar="TIME", type=seconds, default=default, help=text)
 
 
 def argument_type(read: Callable[[str], _T]) -> Callable[[str], _T]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -51,13 +50,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", required=True, help="file to write, for example incident.jsonl.gz"
     )
-    parser.add_argument(
-        "--for",
-        dest="seconds",
-        metavar="TIME",
-        type=options.seconds,
-        help="how long to record after the warm-up: 30s, 10m, 1h (default: until Ctrl-C)",
-    )
+    options.add_for(parser, "how long to record after the warm-up: 30s, 10m, 1h (default: until Ctrl-C)")
     parser.add_argument(
         "--warmup",
         metavar="TIME",
@@ -141,12 +134,10 @@ def main(args: argparse.Namespace) -> int:
 async def _record(
     args: argparse.Namespace, settings: Settings, target: TargetSettings, writer: Writer
 ) -> _Totals:
-    from tqdm import tqdm
-
     totals = _Totals()
     seconds = None if args.seconds is None else args.warmup + args.seconds
     count = None if seconds is None else live.count(seconds, settings)
-    with tqdm(total=count, unit=" scrapes", disable=options.no_bar(args), file=sys.stderr) as bar:
+    with options.progress_bar(args, total=count) as bar:
         watch = None if bar.disable else Watch(target.name, settings.policy(target))
         async for now, outcome in live.scrapes(target, settings, seconds=seconds):
             totals.first = now if totals.first is None else totals.first

@@ -79,14 +79,15 @@ def _evidence(evidence: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 def actions(texts: Sequence[str]) -> Iterator[RenderableType]:
     """What to do, numbered."""
-    return _items("What to do:", [f"{n}." for n, _ in enumerate(texts, 1)], texts)
+    return items("What to do:", [f"{n}." for n, _ in enumerate(texts, 1)], texts)
 
 
 def causes(texts: Sequence[str]) -> Iterator[RenderableType]:
-    return _items("Likely causes:", ["-"] * len(texts), texts)
+    return items("Likely causes:", ["-"] * len(texts), texts)
 
 
-def _items(title: str, signs: Sequence[str], texts: Iterable[str]) -> Iterator[RenderableType]:
+def items(title: str, signs: Sequence[str], texts: Iterable[str]) -> Iterator[RenderableType]:
+    """A titled list, each text after its sign; nothing without texts."""
     if not signs:
         return
     yield paragraph(title, style="bold")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kvwatch.core.judgement.state import EngineState, Event, State
@@ -19,10 +17,8 @@ from kvwatch.text.evidence import (
 from kvwatch.text.numbers import format_number
 from kvwatch.text.redact import escape
 
-_WIDTH = 100
 _MIN_SHARE = 0.005
 """Regimes with a smaller share of the time are left out."""
-_BEFORE_UNIT, _NO_BREAK = re.compile(r"(?<=\d) (?=(?:s|min)\b)"), "\N{NO-BREAK SPACE}"
 
 
 def clock(seconds: float) -> str:
@@ -129,23 +125,3 @@ def _over_engines(
     """One number over all engines; None if it is unknown for one of them."""
     found = [value for one in engines if (value := number(one)) is not None]
     return aggregate(found) if found and len(found) == len(engines) else None
-
-
-def wrap(text: str, indent: str) -> list[str]:
-    """Lines of at most 100 columns. They break at spaces, never within an option or before a unit."""
-    lines = textwrap.wrap(
-        _BEFORE_UNIT.sub(_NO_BREAK, text),
-        _WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent + "  ",
-        break_on_hyphens=False,
-    )
-    return [line.replace(_NO_BREAK, " ") for line in lines]
-
-
-def bullets(title: str, items: list[str]) -> Iterator[str]:
-    """A title and its items as wrapped lines; nothing without items."""
-    if items:
-        yield f"  {title}"
-        for item in items:
-            yield from wrap(item, "    ")

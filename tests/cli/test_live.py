@@ -110,7 +110,7 @@ def test_the_checklist_says_what_is_shown_and_what_only_the_operator_knows(
     assert "checklist" not in json.loads(kvwatch(*words[:-1], "--json").stdout)
 
 
-def test_watching_on_tells_each_change_until_it_is_stopped(
+def test_watch_prints_each_change_until_it_is_stopped(
     command: list[str], environ: dict[str, str], serve: Serve, recordings: Path
 ) -> None:
     url = serve(recordings / SATURATED, begin=20, speed=8)
@@ -323,7 +323,7 @@ def test_record_marks_the_warm_up_names_the_run_and_shows_live_figures(
     assert len(records_of(made)) >= 2
 
 
-def test_what_record_is_told_wrongly(kvwatch: Kvwatch, tmp_path: Path) -> None:
+def test_record_rejects_wrong_options(kvwatch: Kvwatch, tmp_path: Path) -> None:
     for words, told in (
         (["--label", " "], "argument --label: ' ': must be 1 to 100 printable characters"),
         (["--max-size", "0"], "argument --max-size: 0: must be above 0"),
@@ -370,7 +370,7 @@ def test_demo_shows_a_symptom_with_evidence_and_what_to_do(
     assert said[-1]["fired"]["kv_thrashing"] == 1
 
 
-def test_the_recorded_vllm_alone_serves_its_page_until_it_is_told_to_end(
+def test_the_recorded_vllm_alone_serves_its_page_until_a_signal(
     command: list[str], environ: dict[str, str], kvwatch: Kvwatch
 ) -> None:
     """Its page has vLLM's names; a port that is in use is one line with the remedy."""
@@ -447,9 +447,7 @@ def test_gpus_are_checked_recorded_and_replayed(
     assert found["gpus_missing"] is None
 
 
-def test_without_gpu_data_it_is_said_in_the_json_and_nowhere_else(
-    kvwatch: Kvwatch, serve: Serve, recordings: Path
-) -> None:
+def test_only_the_json_reports_missing_gpu_data(kvwatch: Kvwatch, serve: Serve, recordings: Path) -> None:
     url = serve(recordings / HEALTHY)
     done = kvwatch("check", url, "--for", "2s", "--json", "--gpu", "off")
     found = json.loads(done.stdout)

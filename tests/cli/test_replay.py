@@ -109,7 +109,9 @@ def test_a_transcript_says_when_the_server_went_and_came_back(kvwatch: Kvwatch, 
     assert events[2]["t"] == events[3]["t"] == pytest.approx(84, abs=1)
 
 
-def test_every_event_of_a_long_recording_is_told(kvwatch: Kvwatch, recordings: Path, tmp_path: Path) -> None:
+def test_every_event_of_a_long_recording_is_printed(
+    kvwatch: Kvwatch, recordings: Path, tmp_path: Path
+) -> None:
     """Also those after so many that the state forgets the oldest."""
     with gzip.open(recordings / "0.32.0--i-restart.jsonl.gz") as lines:
         pages = [json.loads(line) for line in lines]
@@ -176,7 +178,7 @@ def test_a_page_as_text_is_replayed(kvwatch: Kvwatch, tmp_path: Path, recordings
     assert done.returncode == 0
 
 
-def test_what_is_broken_is_skipped_and_said(kvwatch: Kvwatch, tmp_path: Path, recordings: Path) -> None:
+def test_broken_lines_are_skipped_and_listed(kvwatch: Kvwatch, tmp_path: Path, recordings: Path) -> None:
     lines = gzip.decompress((recordings / "0.32.0--a-idle.jsonl.gz").read_bytes()).splitlines(keepends=True)
     path = tmp_path / "r.jsonl.gz"
     packed = gzip.compress(

@@ -104,7 +104,7 @@ def test_the_advice_to_watch_longer_is_enough() -> None:
     assert longer.limited == ()
 
 
-def test_waiting_for_a_slot_is_told_too() -> None:
+def test_waiting_for_a_slot_is_pending() -> None:
     watch = watched(QUEUED, 12, 28)
     assert watch.findings() == []
     found = conclude(watch)
@@ -113,7 +113,7 @@ def test_waiting_for_a_slot_is_told_too() -> None:
     assert "sequence_limited needs more than 30 s within a minute" in found.why
 
 
-def test_what_a_finding_or_something_pending_says_is_not_said_twice() -> None:
+def test_what_a_symptom_reports_is_not_repeated() -> None:
     firing = conclude(watched(SATURATED, 40))
     assert (firing.word, firing.limited) == ("findings", ())
     pending = conclude(watched(SATURATED, 33, 8))
@@ -125,7 +125,7 @@ def test_a_healthy_server_is_fine(begin: float) -> None:
     assert conclude(watched(HEALTHY, begin)) == Conclusion("fine", "nothing is wrong")
 
 
-def test_waiting_for_prefill_is_told_too() -> None:
+def test_waiting_for_prefill_is_pending() -> None:
     (limited,) = conclude(made(Engine(lambda second: (0.3, 3 + second % 3, 9)))).limited
     assert (limited.regime, limited.symptom, limited.watch_for_s) == (
         "prefill_limited",
@@ -142,12 +142,12 @@ def test_half_of_the_time_is_what_matters(full: int, word: str) -> None:
     assert conclude(watch).word == word
 
 
-def test_a_symptom_that_is_switched_off_is_not_told_by_its_regime() -> None:
+def test_the_regime_of_a_disabled_symptom_is_not_reported() -> None:
     off = Policy(disabled=frozenset({"kv_exhausted", "kv_thrashing"}))
     assert conclude(made(Engine(lambda _: FULL), policy=off)).word == "fine"
 
 
-def test_what_fired_and_is_over_is_said() -> None:
+def test_a_resolved_finding_is_named() -> None:
     watch = made(Engine(lambda second: FULL if second < 150 else CALM), seconds=280)
     found = conclude(watch)
     assert watch.findings() == []
@@ -156,7 +156,7 @@ def test_what_fired_and_is_over_is_said() -> None:
 
 @pytest.mark.parametrize("seconds", [0, 4, 9])
 @pytest.mark.parametrize("name", [SATURATED, HEALTHY])
-def test_a_few_seconds_tell_nothing(name: str, seconds: float) -> None:
+def test_a_few_seconds_give_no_verdict(name: str, seconds: float) -> None:
     policy = Policy(disabled=frozenset({"kv_thrashing"}))
     found = conclude(watched(name, 50, seconds, policy=policy))
     assert (found.word, found.code) == ("unknown", 2)
@@ -195,7 +195,7 @@ def test_nothing_there_says_what_to_look_at(capsys: pytest.CaptureFixture[str]) 
     assert "1. look at the server's process and the last lines of its log\n" in said
 
 
-def test_what_two_engines_have_is_told_once_with_the_numbers_of_each(
+def test_the_finding_of_two_engines_is_laid_out_once_with_the_numbers_of_each(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     watch = made(Engine(lambda _: (0.99, 12, 20)), Engine(lambda _: (0.98, 13, 21), engine="1"), seconds=60)
@@ -220,7 +220,7 @@ def test_unknown_for_most_of_it_says_what_is_missing() -> None:
     assert "the server does not expose enough (requests_waiting: " in found.why
 
 
-def test_what_can_not_be_told_names_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_symptoms_name_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
     ill = Server(running=1, engine="1", without=frozenset({"num_preemptions"}))
     watch = made(Engine(lambda _: CALM), lambda _: ill)
     draw(report_of(watch, "gpu1:8000", conclude(watch), full=True))
