@@ -73,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
     from kvwatch.experiment.comparison_data import as_data
     from kvwatch.experiment.comparison_text import as_markdown, as_text
 
-    settings = options.load_noted(options.given(args), used=_USED)
+    settings = options.load_settings(options.setting_values(args), used=_USED)
     policy = replace(settings.policy(TargetSettings(name="recorded")), disabled=frozenset(BY_ID))
     comparison = compare(_runs(args, files, policy), margin=args.margin)
     if args.json:

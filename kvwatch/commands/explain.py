@@ -7,10 +7,12 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from kvwatch.commands import options, terminal_text
-from kvwatch.commands.output import print_json, say
+from kvwatch.commands import options
+from kvwatch.commands.output import draw, print_json
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from kvwatch.logs import Explanation
     from kvwatch.logs.statistics_judgement import LoggedSymptom
 
@@ -108,40 +110,29 @@ def _symptom_data(symptom: LoggedSymptom) -> dict[str, Any]:
 
 
 def _print(name: str, found: Explanation, notes: list[str]) -> None:
+    from rich.console import Group
+    from rich.text import Text
+
+    from kvwatch.commands.terminal_layout import actions, items, lay_out_finding, line, paragraph
+
     source = "standard input" if name == "-" else name
-    say(f"{source}: {found.verdict} ({_CONFIDENCE[found.confidence]})")
-    lines = terminal_text.wrapped(found.meaning, "  ")
+    parts: list[RenderableType] = [
+        line(f"{source}: {found.verdict} ({_CONFIDENCE[found.confidence]})"),
+        paragraph(found.meaning),
+    ]
     if found.evidence:
-        lines.append("\n  Evidence, with line numbers:")
-    for number, text in found.evidence:
-        lines += terminal_text.wrapped(f"{number}: {text}", "    ")
+        numbers, texts = zip(*found.evidence, strict=True)
+        parts += [Text(), *items("Evidence, with line numbers:", [f"{number}:" for number in numbers], texts)]
     if found.budget:
-        lines.append("\n  GPU memory in GiB:")
-    lines += [f"    {'- ' if step.takes else '  '}{step.what:<48} {step.gib:>8.2f}" for step in found.budget]
+        parts += [Text(), paragraph("GPU memory in GiB:", style="bold")]
+    for step in found.budget:
+        parts.append(line(f"    {'- ' if step.takes else '  '}{step.what:<48} {step.gib:>8.2f}"))
     if found.actions:
-        lines += ["", *_actions(found.actions)]
+        parts += [Text(), *actions(found.actions)]
     for symptom in found.symptoms:
-        lines += _symptom_lines(symptom)
+        since = f"first in line {symptom.line} ({_CONFIDENCE[symptom.confidence]})"
+        finding = lay_out_finding(_symptom_data(symptom), since=since, short=bool(symptom.explained_by))
+        parts += [Text(), finding]
     if notes:
-        lines += ["", *terminal_text.listed("Notes:", [f"- {note}" for note in notes])]
-    say("\n".join(lines))
-
-
-def _symptom_lines(symptom: LoggedSymptom) -> list[str]:
-    from kvwatch.core.judgement.symptoms import BY_ID
-
-    row = BY_ID[symptom.symptom]
-    engine = f" of engine {symptom.key.engine}" if symptom.key.engine else ""
-    place = f"{symptom.symptom}{engine}, first in line {symptom.line} ({_CONFIDENCE[symptom.confidence]})"
-    texts = [place, row.meaning, f"Evidence: {terminal_text.evidence(symptom.evidence)}"]
-    if symptom.explained_by:
-        texts.insert(1, f"Explained by {', '.join(symptom.explained_by)}: fix that first.")
-    lines = [f"\n{str(row.severity).upper()}: {row.title}"]
-    for text in texts:
-        lines += terminal_text.wrapped(text, "  ")
-    return lines if symptom.explained_by else [*lines, *_actions(symptom.actions)]
-
-
-def _actions(actions: tuple[str, ...]) -> list[str]:
-    numbered = [f"{number}. {action}" for number, action in enumerate(actions, start=1)]
-    return list(terminal_text.listed("What to do, in this order:", numbered))
+        parts += [Text(), *items("Notes:", ["-"] * len(notes), notes)]
+    draw(Group(*parts))

@@ -36,7 +36,7 @@ def test_symptoms_come_with_evidence_and_confidence(kvwatch: Kvwatch) -> None:
         assert {"symptom", "evidence", "confidence", "actions", "explained_by"} <= set(one)
         assert one["evidence"]["requests_waiting"] > 0
     people = kvwatch("explain", LOGS / "server-c-kv-saturation.log").stdout
-    assert "Explained by kv_thrashing" in people
+    assert "Caused by kv_thrashing" in people
 
 
 def test_a_gzipped_log_and_one_through_a_pipe(kvwatch: Kvwatch, command: list[str], tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def seen(handler: Handler, enough: Callable[[list[Outcome]], bool]) -> list[Outc
             target = TargetSettings(name="t", url=server.url)
             settings = Settings(targets=[target], interval_s=0.05, gpu="off")
             async with asyncio.timeout(20):
-                async for _, outcome in live.scrapes(target, settings, asyncio.Event(), seconds=None):
+                async for _, outcome in live.scrapes(target, settings, seconds=None):
                     found.append(outcome)
                     if enough(found):
                         break
