@@ -89,7 +89,7 @@ def test_every_verdict_is_documented_with_its_meaning_and_actions() -> None:
     ("text", "facts", "expected"),
     [
         ("{util} used[ of {total_gib}]", {"util": 0.9}, "0.9 used"),
-        ("{util} used[ of {total_gib}]", {"util": 0.9, "total_gib": 24}, "0.9 used of 24.00 GiB"),
+        ("{util} used[ of {total_gib}]", {"util": 0.9, "total_gib": 24}, "0.9 used of 24 GiB"),
         ("[{a:,} tokens|{b} blocks|nothing]", {"b": 3.0}, "3 blocks"),
         ("[{a:,} tokens|{b} blocks|nothing]", {"a": 4096}, "4,096 tokens"),
         ("[{a:,} tokens|{b} blocks|nothing]", {}, "nothing"),
