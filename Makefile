@@ -41,8 +41,8 @@ test: setup tools lint types contract docs ## everything that must hold before a
 	@mkdir -p build
 	$(BIN)/pytest -o cache_dir=.pytest_cache/waiting $(WAITING) >build/waiting.txt 2>&1 & waiting=$$!; \
 	  trap 'kill $$waiting' INT TERM; \
-	  $(BIN)/pytest $(WAITING:%=--ignore=%) -m "not live and not scale and not benchmark"; reckoned=$$?; \
-	  wait $$waiting; waited=$$?; cat build/waiting.txt; exit $$((reckoned || waited))
+	  $(BIN)/pytest $(WAITING:%=--ignore=%) -m "not live and not scale and not benchmark"; computed=$$?; \
+	  wait $$waiting; waited=$$?; cat build/waiting.txt; exit $$((computed || waited))
 	$(BIN)/pytest -m benchmark
 
 lint: setup ## style and common mistakes, of the code and of the workflows

@@ -240,10 +240,10 @@ def test_what_is_wrong_comes_first_then_what_to_do_and_the_evidence(
     said = capsys.readouterr().out
     parts = [
         "Findings: kv_thrashing",
-        "CRITICAL  vllm / tiny-llama / engine 0: Requests are preempted and computed again",
+        "CRITICAL  vllm / tiny-llama / engine 0: KV cache thrashing",
         "Preemptions per request",
         "What to do:",
-        "1. limit lengths",
+        "1. Cap max_tokens",
         "Evidence:",
         "Likely causes:",
         "Caused by kv_thrashing: fix that first.",

@@ -35,7 +35,7 @@ def test_a_stale_file_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixt
     """`render --check` exits 1 and names the file; `render` fixes it."""
     (tmp_path / "kvwatch" / "mixin").mkdir(parents=True)
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (tmp_path / "README.md").write_text(text.replace("`kv_limited`", "`kv_limted`", 1), encoding="utf-8")
+    (tmp_path / "README.md").write_text(text.replace("`kv_thrashing`", "`kv_trashing`", 1), encoding="utf-8")
     assert main(check=True, root=tmp_path) == 1
     assert "stale: README.md" in capsys.readouterr().out
     assert main(root=tmp_path) == 0

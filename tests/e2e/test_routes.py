@@ -28,7 +28,7 @@ from tests.support.replica.running import (
 from tests.support.stack import answers, free_port, kvwatch
 from tests.support.waiting import until
 
-NOTHING = "narrowed, the page can't be read: status 200 with an empty body"
+NOTHING = "the narrowed page is malformed: status 200 with an empty body"
 #: By a name: the mode of the server, the proxy before it, and what the log says of narrowing there.
 WAYS = {
     "one-process": ("one", passes, COMPLETE),
@@ -36,7 +36,7 @@ WAYS = {
     "three-api-server-processes": (
         "several",
         passes,
-        "narrowed, the page can't be read: status 200 with an empty body",
+        "the narrowed page is malformed: status 200 with an empty body",
     ),
     "query-dropped": ("one", drops_the_query, IGNORED),
     "slash-stripped": ("one", strips_the_slash, IGNORED),
