@@ -15,7 +15,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
 WORKDIR /src
 COPY . .
 
-# All that is fetched is held against its hash: what builds the wheel, then what kvwatch needs. Of the wheel itself nobody
+# All that is fetched is compared with its hash: what builds the wheel, then what kvwatch needs. Of the wheel itself nobody
 # knows one, and it is installed without asking any registry. The environment never has a pip of its own.
 RUN pip install -r .ci/build.txt \
  && PIP_REQUIRE_HASHES= pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /wheels . \

@@ -25,7 +25,7 @@ WAITING := $(addprefix tests/,alerts cli contracts deploy e2e page)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint types contract fmt render plain preview live scale soak bench bench-live coverage tools lock hashes image-check sbom clean python
+.PHONY: help setup demo test lint types contract docs fmt render plain preview live scale soak bench bench-live coverage tools lock hashes image-check sbom clean python
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,17 +37,19 @@ setup: $(VENV)/.ready ## make .venv with kvwatch and everything the tests need, 
 demo: $(DEMO)/.ready ## run kvwatch on a recorded incident; needs nothing but Python
 	$(DEMO)/bin/kvwatch demo
 
-test: setup tools lint types contract ## everything that must hold before a change goes in
+test: setup tools lint types contract docs ## everything that must hold before a change goes in
 	@mkdir -p build
 	$(BIN)/pytest -o cache_dir=.pytest_cache/waiting $(WAITING) >build/waiting.txt 2>&1 & waiting=$$!; \
 	  trap 'kill $$waiting' INT TERM; \
-	  $(BIN)/pytest $(WAITING:%=--ignore=%) -m "not live and not scale and not benchmark"; reckoned=$$?; \
-	  wait $$waiting; waited=$$?; cat build/waiting.txt; exit $$((reckoned || waited))
+	  $(BIN)/pytest $(WAITING:%=--ignore=%) -m "not live and not scale and not benchmark"; computed=$$?; \
+	  wait $$waiting; waited=$$?; cat build/waiting.txt; exit $$((computed || waited))
 	$(BIN)/pytest -m benchmark
 
-lint: setup ## style and common mistakes
+lint: setup ## style and common mistakes, of the code and of the workflows
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	@PYTHON=$(PYTHON) tests/tools/get-actionlint
+	actionlint -shellcheck= -pyflakes= .github/workflows/*.yml
 
 types: setup ## type check, strict
 	$(BIN)/mypy
@@ -55,11 +57,15 @@ types: setup ## type check, strict
 contract: setup ## which package may import which
 	$(BIN)/lint-imports --no-cache
 
-fmt: setup ## format the code and mend what can be mended
+docs: setup ## build the documentation into build/site, and check its links
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f .mkdocs.yml
+	$(BIN)/python tests/tools/check_site.py build/site
+
+fmt: setup ## format the code and fix what can be fixed
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-render: setup ## write alerts/, dashboards/ and the tables of the README from the code
+render: setup ## write alerts/, dashboards/ and the tables of README.md and docs/ from the code
 	$(BIN)/kvwatch render
 
 plain: tools ## write deploy/kubernetes/plain.yaml from the example beside it
@@ -92,15 +98,16 @@ bench-live: setup ## what watching costs a real vLLM under load; opt-in: LIVE="-
 coverage: setup tools ## the tests with branch coverage
 	$(BIN)/pytest -m "not live and not scale and not benchmark" --cov --cov-report=term --cov-report=html
 
-tools: python ## promtool, prometheus, amtool, alertmanager, kubectl (from PATH or unpacked into .tools/), chromium
+tools: python ## promtool, prometheus, amtool, alertmanager, kubectl, actionlint (from PATH or unpacked into .tools/), chromium
 	@tests/tools/get-prometheus
 	@PYTHON=$(PYTHON) tests/tools/get-kubectl
+	@PYTHON=$(PYTHON) tests/tools/get-actionlint
 	@tests/tools/get-chromium
 
 lock: python ## refresh the pinned versions from the newest releases
 	rm -rf .venv-lock && $(PYTHON) -m venv .venv-lock
 	PIP_CONSTRAINT= $(LOCKED)/pip install --quiet --upgrade pip
-	PIP_CONSTRAINT= $(LOCKED)/pip install --quiet --upgrade hatchling editables -e '.[sbom,test]'
+	PIP_CONSTRAINT= $(LOCKED)/pip install --quiet --upgrade hatchling editables -e '.[docs,sbom,test]'
 	$(LOCKED)/pip freeze --exclude-editable | LC_ALL=C sort -f > $(LOCK).new
 	@! grep -vE '^[A-Za-z0-9._-]+==[A-Za-z0-9.+!_-]+$$' $(LOCK).new || { echo "not a plain name==version, see above" >&2; exit 1; }
 	mv $(LOCK).new $(LOCK)
@@ -140,7 +147,7 @@ clean: ## remove everything that was built or fetched
 $(VENV)/.ready: pyproject.toml $(LOCK) | python
 	@test -x $(BIN)/pip || { rm -rf $(VENV); $(PYTHON) -m venv $(VENV); }
 	@echo "setting up $(VENV): kvwatch and what its tests need, at the versions of $(LOCK)"
-	@$(PINNED) $(BIN)/pip install --quiet -e '.[test]'
+	@$(PINNED) $(BIN)/pip install --quiet -e '.[docs,test]'
 	@touch $@
 
 $(DEMO)/.ready: pyproject.toml $(LOCK) | python

@@ -1,7 +1,7 @@
 """``python -m kvwatch`` and the command ``kvwatch``.
 
-A container's first process ignores every signal that it has no handler for, SIGTERM too, and any other dies of one
-with a traceback while its modules load. So what signals do is settled here, before anything else is imported.
+Signal handlers come before all other imports. The first process of a container ignores signals without a handler,
+even SIGTERM; any other process would print a traceback if Ctrl-C came while its modules load.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from types import FrameType
 
 
 def main() -> int:
-    """Runs the command line; an exit code."""
+    """Runs the command line and returns its exit code."""
     if sys.argv[1:2] == ["run"]:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it serves: its settings are read after this
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until it serves; it reads its settings later anyway
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, _end)
 
-    from kvwatch.cli import main as run  # noqa: PLC0415 - what takes time comes after the handlers
+    from kvwatch.cli import main as run  # noqa: PLC0415 - slow, so after the handlers
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # commands clean up at Ctrl-C
     try:
         return run()
     finally:
         for one in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(one, signal.SIG_IGN)  # it is ending
+            signal.signal(one, signal.SIG_IGN)  # the process is ending
 
 
 def _end(number: int, _: FrameType | None) -> None:
-    """Ends as by the signal itself; as the first process of a container, which it does not end, with its code."""
+    """Ends the process by the signal; the first process of a container survives that and ends by its exit code."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     os._exit(128 + number)

@@ -1,4 +1,4 @@
-"""The command line: which command, what went wrong, which exit code. The commands themselves are in `commands`."""
+"""The command line: parses arguments, runs a command of `kvwatch.commands`, prints errors, sets the exit code."""
 
 from __future__ import annotations
 
@@ -11,48 +11,49 @@ from typing import TYPE_CHECKING, NoReturn
 
 from kvwatch import __version__
 from kvwatch.commands import output
-from kvwatch.commands.output import complain as _complain
+from kvwatch.commands.output import print_error
 from kvwatch.settings import SettingsError, debugging
 from kvwatch.settings.values import nearest
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-#: Command -> module in `kvwatch.commands`, in the order of the help.
 COMMANDS = ("run", "demo", "check", "record", "replay", "compare", "plan", "explain", "render")
+"""The commands in the order of the help. Each is a module of `kvwatch.commands`."""
 
 _EPILOG = """\
 examples:
-  kvwatch demo                                see it find a real incident, without a GPU or a vLLM
+  kvwatch demo                                a real incident, recorded; needs no GPU and no vLLM
   kvwatch check http://localhost:8000         what is wrong with my server now?
   kvwatch run --targets http://localhost:8000/metrics
                                               the sidecar: serves /metrics and a page on port 9477
 
-`kvwatch COMMAND --help` explains a command. Settings may also stand in the environment (KVWATCH_INTERVAL=2s for
---interval 2s) or in a TOML file (--config FILE); `kvwatch run --show-config` prints what is in force.
+`kvwatch COMMAND --help` explains a command. Settings can also come from the environment (KVWATCH_INTERVAL=2s for
+--interval 2s) or from a TOML file (--config FILE); `kvwatch run --show-config` prints those in force.
 """
 _NOT_WRITTEN, _INTERRUPTED, _BROKEN_PIPE, _INTERNAL = 1, 130, 141, 70
+"""Exit codes."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; its exit code. No traceback reaches a user."""
+    """Runs a command and returns its exit code. Users never see a traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
-    output.prepare()
+    output.prepare_streams()
     try:
         code = _run(words)
-        output.finish()
+        output.flush()
     except SettingsError as error:
         for problem in error.problems:
-            _complain(problem)
+            print_error(problem)
         return 2
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        output.give_up()  # the reader (head, less) went away
+        output.discard_rest()  # the reader (head, less) is gone
         return _BROKEN_PIPE
     except output.OutputError as error:
-        output.give_up()
-        _complain(str(error))
+        output.discard_rest()
+        print_error(str(error))
         return _NOT_WRITTEN
     except Exception as error:  # noqa: BLE001 - the last resort
         return _unexpected(error)
@@ -60,15 +61,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in a line, not in a page."""
+    """Prints an error as one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         message = re.sub(r"ignored explicit argument .*", "takes no value", message, flags=re.DOTALL)
-        _complain(f"{message}; `{self.prog} --help` explains")
+        print_error(f"{message}; `{self.prog} --help` explains")
         self.exit(2)
 
     def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
-        """As every text goes out: argparse itself says nothing of one that could not be written."""
+        """Prints the help through `output`: argparse itself ignores failed writes."""
         if message and file is sys.stdout:
             output.say(message, end="")
         else:
@@ -77,8 +78,8 @@ class _Parser(argparse.ArgumentParser):
 
 def _run(words: list[str]) -> int:
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
-        _complain(f"there is no command {words[0]}{nearest(words[0], COMMANDS)}")
-        _complain(f"commands: {', '.join(COMMANDS)}; `kvwatch --help` explains them")
+        print_error(f"there is no command {words[0]}{nearest(words[0], COMMANDS)}")
+        print_error(f"commands: {', '.join(COMMANDS)}; `kvwatch --help` explains them")
         return 2
     chosen = words[0] if words and words[0] in COMMANDS else None
     parser, commands = _parsers(chosen)
@@ -86,16 +87,16 @@ def _run(words: list[str]) -> int:
         parser.print_help()
         return 0
     try:
-        args, strange = parser.parse_known_args(words)
-    except SystemExit as told:  # the help, or a mistake in the words
-        return int(told.code or 0)
-    if strange:
+        args, unknown = parser.parse_known_args(words)
+    except SystemExit as end:  # --help, --version or a wrong argument
+        return int(end.code or 0)
+    if unknown:
         known = re.findall(
             r"--[a-z][a-z-]*", commands[chosen].format_help() if chosen else parser.format_help()
         )
-        # Only names of options: what stands beside one may be a secret.
-        for word in [_name(word) for word in strange if word.startswith("-")] or strange:
-            _complain(f"{word}: no such option or argument{nearest(word, known)}")
+        # Print only names of options: an argument beside one may be a secret.
+        for word in [_name(word) for word in unknown if word.startswith("-")] or unknown:
+            print_error(f"{word}: no such option or argument{nearest(word, known)}")
         return 2
     if "main" not in args:
         parser.print_help(sys.stderr)
@@ -105,15 +106,15 @@ def _run(words: list[str]) -> int:
     try:
         return int(args.main(args))
     except RecordingError as error:
-        _complain(str(error))
+        print_error(str(error))
         return _NOT_WRITTEN if isinstance(error, WriteError) else 2
 
 
 def _parsers(chosen: str | None) -> tuple[_Parser, dict[str, _Parser]]:
-    """The parser; only the chosen command's options are loaded, for the help all of their titles."""
+    """The parser and its sub-parsers: only that of `chosen`, which starts faster, or all of them for the help."""
     parser = _Parser(
         prog="kvwatch",
-        description="Watches a vLLM server's metrics and says what is wrong with its KV cache.",
+        description="Watches the metrics of vLLM servers and reports what is wrong with the KV cache.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -137,7 +138,7 @@ def _parsers(chosen: str | None) -> tuple[_Parser, dict[str, _Parser]]:
 
 
 def _name(option: str) -> str:
-    """The name of an option without the value that is written to it, as ``--name=value`` or ``-nvalue``."""
+    """The name in an option with a value: ``--name=value`` or ``-nvalue``."""
     return option.partition("=")[0] if option.startswith("--") else option[:2]
 
 
@@ -145,9 +146,9 @@ def _unexpected(error: Exception) -> int:
     if debugging():
         raise error
     line = " ".join(str(error).split())
-    _complain(f"unexpected {type(error).__name__}{f': {line[:300]}' if line else ''}")
-    _complain(
-        "this is a fault in kvwatch; please report it with what KVWATCH_DEBUG=1 prints"
+    print_error(f"unexpected {type(error).__name__}{f': {line[:300]}' if line else ''}")
+    print_error(
+        "this is a bug in kvwatch; please report it with the output of KVWATCH_DEBUG=1"
         f" (kvwatch {__version__}, Python {sys.version.split()[0]})"
     )
     return _INTERNAL

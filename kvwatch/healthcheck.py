@@ -1,7 +1,7 @@
-"""Whether the kvwatch on this machine serves: ``python -m kvwatch.healthcheck``, for a container's health check.
+"""Checks whether the kvwatch on this machine serves: ``python -m kvwatch.healthcheck``, for containers.
 
-Asks ``/healthz`` where the settings say that kvwatch serves, read as `kvwatch run` reads them but for its flags:
-from the environment and the file. Exits with 0 if the answer is 200 and with 1 otherwise, with a line that says why.
+Requests ``/healthz`` at the address in the settings, which come from the environment and the file as for
+`kvwatch run`, but not from its flags. Exits with 0 if the answer is 200, otherwise with 1; prints one line.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import sys
 from kvwatch.settings import Settings, SettingsError, load
 
 TIMEOUT_S = 2.0
-_LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - asked, not served on
-"""Where to ask a server that listens on all addresses."""
+_LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - not listened on
+"""Where to reach a server that listens on all addresses."""
 
 
 def main() -> int:
-    """Prints one line; an exit code."""
+    """Prints one line; returns an exit code."""
     try:
         code, line = check(load())
     except SettingsError as error:
@@ -30,7 +30,7 @@ def main() -> int:
 def check(settings: Settings) -> tuple[int, str]:
     """An exit code, and one line."""
     if settings.port == 0:
-        return 1, "kvwatch takes any free port (port 0), so nobody knows where to ask: choose one"
+        return 1, "can't check: port 0 means any free port; set another one"
     host = _LOOPBACK.get(settings.host, settings.host)
     scheme = "https" if settings.tls_cert else "http"
     where = f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}/healthz"
@@ -43,11 +43,11 @@ def check(settings: Settings) -> tuple[int, str]:
         return 1, f"{where} does not answer: {why}"
     finally:
         connection.close()
-    return (0, f"{where} is well") if status == 200 else (1, f"{where} answers with HTTP status {status}")
+    return (0, f"{where} is healthy") if status == 200 else (1, f"{where} answers with HTTP status {status}")
 
 
 def _connection(host: str, port: int, *, tls: bool) -> http.client.HTTPConnection:
-    """To this very machine, past any proxy; the certificate is made out to a name that others use for it."""
+    """A connection to this machine. The certificate is not verified: it names the host as others see it."""
     if not tls:
         return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
     context = ssl.create_default_context()

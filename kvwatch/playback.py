@@ -1,7 +1,7 @@
-"""Serves a recording over real HTTP, as the server that was recorded answered, at its own pace or another.
+"""Serves a recording over HTTP, with the answers of the recorded server, at its own pace or another.
 
-Only ``GET /metrics`` is answered, and always with the whole page: whatever asks for less is told 404, as by a vLLM
-that can't do it. Where the recorded server could not be reached the connection is closed without an answer.
+Only ``GET /metrics`` is served, always with the whole page; any other path gives 404, as on a vLLM without
+narrowing. While the recorded server was not reachable, connections are closed without an answer.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ _REASONS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Servic
 
 
 class Playback:
-    """A recording as a server.
+    """A recording as a server. It starts at the first request.
 
-    `now` is the clock it is played by, in seconds: one that runs five times as fast plays five times as fast.
-    It begins at the first request and, with `loop`, begins anew after the end (`rounds` counts the times, `on_round`
-    is told); otherwise it stays at the last record.
+    `now` is its clock, in seconds; a clock five times as fast plays five times as fast. With `loop` it starts
+    again at the end, counts `rounds` and calls `on_round`; otherwise it stays at the last record.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class Playback:
     ) -> None:
         paced = [(item, spacing) for item, spacing in with_spacing(records) if isinstance(item, Record)]
         if not paced:
-            raise RecordingError("nothing in the recording can be played")
+            raise RecordingError("the recording has no readable record")
         kept = [record for record, _ in paced]
         self._times = [record.t - kept[0].t for record in kept]
         self._answers = [
@@ -54,7 +53,7 @@ class Playback:
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
-    # -- which record ------------------------------------------------------------------------------------------------
+    # -- which record -----------------------------------------------------------------------------------------------
 
     def position(self) -> float:
         """Seconds into the recording."""
@@ -74,10 +73,10 @@ class Playback:
         status, packed, kind = self._answers[max(bisect_right(self._times, self.position() + 1e-6) - 1, 0)]
         return status, zlib.decompress(packed), kind
 
-    # -- HTTP --------------------------------------------------------------------------------------------------------
+    # -- HTTP ------------------------------------------------------------------------------------------------------
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Begins to listen; the URL of its metrics."""
+        """Starts to listen; returns the URL of the metrics."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=_LONGEST_REQUEST)
         bound = self._server.sockets[0].getsockname()[1]
         return f"http://{host}:{bound}/metrics"
@@ -112,7 +111,7 @@ class Playback:
             del self._open[task]
 
     def _answer(self, request: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Answers; False if the connection is to be closed."""
+        """Answers a request; returns whether the connection stays open."""
         method, _, rest = request.split(b"\r\n", 1)[0].partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
         status, body, kind = 405, b"", _TEXT

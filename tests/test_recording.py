@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from kvwatch.core.judgement.accounting import gap_s
 from kvwatch.core.model.gpu import Gpu, GpuReading
-from kvwatch.core.model.outcome import Failure, Scrape, ScrapeError, ServerInfo
+from kvwatch.core.model.outcome import Failure, Scrape, ScrapeError
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.recording import (
     ClockStep,
     Record,
@@ -398,7 +399,7 @@ def test_a_full_disk_keeps_what_was_written(tmp_path: Path) -> None:
 
 
 def test_records_held_ahead_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvwatch.recording.pace._BYTES_AT_ONCE", 1000)
+    monkeypatch.setattr("kvwatch.recording.pace._MAX_BUFFERED_BYTES", 1000)
     taken: list[int] = []
 
     def source() -> Iterator[Record]:

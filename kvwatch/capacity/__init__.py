@@ -1,2 +1,10 @@
-"""KV memory before the server runs: from a model's config.json to tokens, blocks and requests at once, as vLLM 0.32
-reckons them. Pure but for `weights` and `plot`, which read and write files."""
+"""Plans the KV cache: how many tokens and requests fit, by the arithmetic of vLLM 0.32.
+
+`plan(request)` is the one call; `advise` compares a running server with it.
+"""
+
+from kvwatch.capacity.errors import PlanError
+from kvwatch.capacity.kv_plan import Plan
+from kvwatch.capacity.plan_request import PlanRequest, plan
+
+__all__ = ["Plan", "PlanError", "PlanRequest", "plan"]

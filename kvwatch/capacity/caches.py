@@ -1,4 +1,4 @@
-"""What a layer keeps for a request. A model is a row of layers, each with the caches that it has of its own."""
+"""What a layer keeps for a request. A model is a list of layers, each with its own caches."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What besides its length decides how many blocks a request holds.
+    """What decides how many blocks a request holds, apart from its length.
 
     `in_flight`: tokens scheduled and not yet settled, whose blocks a window can't give back; `batched`: those of one
     step, which is what vLLM reserves for the encoder; `context`: ranks that share the tokens; `prefix_caching`:
@@ -129,6 +129,9 @@ class Model:
     hidden: int | None = None
     vocab: int | None = None
     quantized_cache: str | None = None
+    parameters: int | None = None
+    weight_bytes: int | None = None
+    """Estimates of the whole model (`kvwatch.capacity.parameters`); None if not estimated."""
     block_size: int = 16
     page_heads: tuple[int, int, int] | None = None
     """KV heads and sizes of K and V that vLLM aligns the pages of states with; None without states."""

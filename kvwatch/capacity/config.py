@@ -62,7 +62,9 @@ class Config:
         """
         value = self.get(key, default if (own := self._default(key)) is None else own)
         if value is None:
-            raise PlanError(f"{key} is not in the configuration, and this model can't be reckoned without it")
+            raise PlanError(
+                f"{key} is not in the configuration, and the size of this model's cache depends on it"
+            )
         return _whole(key, value)
 
     def aliased(self, meaning: str) -> int | None:
@@ -94,14 +96,14 @@ class Config:
         value = self.aliased(meaning)
         if not value:
             keys = " or ".join(ALIASES[meaning][:2])
-            raise PlanError(f"{keys} is not in the configuration, and nothing can be reckoned without it")
+            raise PlanError(f"{keys} is not in the configuration, and the size of the cache depends on it")
         return value
 
     @property
     def layers(self) -> int:
         count = self.needed("layers")
         if count > MOST_LAYERS:
-            raise PlanError(f"{count} layers in the configuration: that is no model")
+            raise PlanError(f"{count} layers in the configuration: no model has that many")
         return count
 
     @property

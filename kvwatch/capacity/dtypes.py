@@ -1,4 +1,4 @@
-"""What a stored number takes: the types of `--kv-cache-dtype`, a row each.
+"""The size of a stored number: the types of `--kv-cache-dtype`, a row each.
 
 Sizes are those of vLLM 0.32: `customize_spec` of the attention backends (Triton for scales per token and head,
 FlashInfer for NVFP4) and `MLAAttention.get_kv_cache_spec` for latent attention.
@@ -119,9 +119,9 @@ def cache_dtype(name: str) -> CacheDtype:
     """The row of a `--kv-cache-dtype`.
 
     Raises:
-        PlanError: there is no such type, or none that can be reckoned.
+        PlanError: the type does not exist, or its size is unknown.
     """
     found = DTYPES.get(name)
     if found is None:
-        raise PlanError(f"--kv-cache-dtype {name}: its size is not known here; known are {', '.join(DTYPES)}")
+        raise PlanError(f"--kv-cache-dtype {name}: size unknown; known types are {', '.join(DTYPES)}")
     return found

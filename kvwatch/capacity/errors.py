@@ -1,11 +1,11 @@
-"""What can't be planned, and why."""
+"""Why something can't be planned."""
 
 from __future__ import annotations
 
 
 class PlanError(Exception):
-    """A line that says what is wrong, where, and what to do."""
+    """One line: what is wrong, where, and what to do."""
 
 
 class RefusedError(PlanError):
-    """A model that can't be reckoned: a wrong number would be worse than none."""
+    """A model whose cache is not known here: a wrong number would be worse than none."""

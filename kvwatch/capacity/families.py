@@ -1,4 +1,4 @@
-"""The models that can be reckoned: a row for each way of caching, with the architectures of vLLM 0.32 that cache so.
+"""The models that can be planned: a row for each way of caching, with its architectures in vLLM 0.32.
 
 An architecture in no row is refused. Plain ones are listed too: a class that looks plain may keep a window or a state
 that its configuration names as its author liked, and a wrong number is worse than none.

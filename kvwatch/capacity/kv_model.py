@@ -7,8 +7,10 @@ from typing import Any
 
 from kvwatch.capacity.caches import Cache, CacheKind, Model
 from kvwatch.capacity.config import MOST_LAYERS, Config, read
+from kvwatch.capacity.dtypes import MODEL_BYTES
 from kvwatch.capacity.errors import PlanError, RefusedError
 from kvwatch.capacity.families import BY_ARCHITECTURE, BY_MODEL_TYPE, REFUSED, WRAPPERS, ModelFamily
+from kvwatch.capacity.parameters import estimate
 
 _FALLBACK_DTYPE = "bfloat16"
 _SMALL = {"float32": _FALLBACK_DTYPE, "float": _FALLBACK_DTYPE}
@@ -43,15 +45,23 @@ def _model(config: Config, name: str, family: ModelFamily) -> Model:
         )
     states = any(cache.kind is CacheKind.STATE for cache in cached)
     heads = config.aliased("heads") or 0
+    dtype = _dtype(config)
+    weights = (
+        None
+        if states or not heads
+        else estimate(config, max(c.kv_heads for c in cached), MODEL_BYTES.get(dtype, 2))
+    )
     return Model(
         family=f"{name}: {family.title}",
         layers=layers,
         heads=heads,
-        dtype=_dtype(config),
+        dtype=dtype,
         max_len=config.aliased("max_len") or None,
         hidden=config.aliased("hidden"),
         vocab=config.number("vocab_size", 0) or None,
         quantized_cache=_quantized(config),
+        parameters=weights[0] if weights else None,
+        weight_bytes=weights[1] if weights else None,
         block_size=family.block_size,
         page_heads=(config.kv_heads, config.head_dim, config.head_dim) if states and heads else None,
         notes=tuple(config.notes),
@@ -82,7 +92,7 @@ def _family(config: Config) -> tuple[str, ModelFamily]:
     if outer in BY_ARCHITECTURE:
         return outer, BY_ARCHITECTURE[outer]
     if outer in REFUSED:
-        raise RefusedError(f"{outer} can't be reckoned: {REFUSED[outer]}")
+        raise RefusedError(f"{outer} can't be planned: {REFUSED[outer]}")
     kind = str(config.text.get("model_type") or "")
     inner = config.text.get("architectures") if config.nested else None
     guess = str(inner[0]) if isinstance(inner, list) and inner else BY_MODEL_TYPE.get(kind, "")
@@ -90,7 +100,7 @@ def _family(config: Config) -> tuple[str, ModelFamily]:
         return guess, BY_ARCHITECTURE[guess]
     what = outer or kind or "this configuration, which names neither architectures nor model_type,"
     raise RefusedError(
-        f"{what[:80]} can't be reckoned: how its layers cache is not known here, and a guess could be wrong several"
+        f"{what[:80]} can't be planned: how its layers cache is not known here, and a guess could be wrong several"
         " times over. If every layer keeps every token, give --layers, --kv-heads and --head-dim; otherwise read the"
         " capacity in vLLM's log"
     )

@@ -1,4 +1,4 @@
-"""A plan: a model, flags, memory and lengths put together; as data, and with what one should know of it."""
+"""A plan: what the cache of a model holds under given options, memory and lengths; and the same as plain data."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from kvwatch.capacity import request_lengths, steps
+from kvwatch.capacity import steps
 from kvwatch.capacity.caches import CacheKind
+from kvwatch.capacity.gpu_memory import Budget
 from kvwatch.capacity.groups import CacheGroup
-from kvwatch.capacity.memory import Budget
-from kvwatch.capacity.sizing import Flags, Layout, Sizing, sized
+from kvwatch.capacity.request_lengths import CONCURRENCIES, memory_table, table_lengths
+from kvwatch.capacity.sizing import Flags, Layout, Sizing, sizing_of
 from kvwatch.capacity.units import GIB, gib, thousands
-from kvwatch.capacity.variants import Variant, variants
+from kvwatch.capacity.what_if import Variant, variants
 
-_MOST_SEQS = 1024
+_MAX_SEQS = 1024
 """vLLM's own default for large GPUs; more is seldom of use."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is planned. `budget` None: no memory was given, so only what requests need is known.
+    """A plan. Without memory (`budget` None) only what requests need is known, not what fits.
 
-    `served` lengths of whole requests by percentile. `seqs` the `--max-num-seqs` asked about. `budget_of` says the
-    memory under other flags.
+    `memory_with` gives the KV memory of a GPU under other options, bytes. `lengths` are tokens of whole requests by
+    percentile, `seqs` the `--max-num-seqs` in question, `name` the model in a `vllm serve` line.
     """
 
     layout: Layout
     budget: Budget | None
-    budget_of: Callable[[Flags], int | None]
-    served: Mapping[str, int]
+    memory_with: Callable[[Flags], int | None]
+    lengths: Mapping[str, int]
     seqs: int | None
     name: str
     assumed: tuple[str, ...] = ()
@@ -41,23 +42,23 @@ class Plan:
 
     @cached_property
     def sizing(self) -> Sizing | None:
-        """What fits; None without memory, or without a length where tokens depend on one."""
+        """What fits; None without memory, or without a length where the number of tokens depends on one."""
         if self.budget is None or (self.length is None and not self.layout.uniform):
             return None
-        return sized(self.layout, self.budget.available)
+        return sizing_of(self.layout, self.budget.available)
 
     @cached_property
     def variants(self) -> list[Variant]:
-        return variants(self.layout, self.budget_of) if self.length or self.layout.uniform else []
+        return variants(self.layout, self.memory_with) if self.length or self.layout.uniform else []
 
     @property
-    def rungs(self) -> list[int]:
-        return request_lengths.ladder(self.length, self.served)
+    def table_lengths(self) -> list[int]:
+        return table_lengths(self.length, self.lengths)
 
     @cached_property
     def steps(self) -> list[str]:
         lines = steps.of_layout(self.layout)
-        for length in dict.fromkeys((*([self.length] if self.length else ()), *self.served.values())):
+        for length in dict.fromkeys((*([self.length] if self.length else ()), *self.lengths.values())):
             lines += steps.of_request(self.layout, length)
         if self.seqs and self.length:
             need = self.layout.needed_bytes(self.length)
@@ -70,7 +71,7 @@ class Plan:
 
     @property
     def longest(self) -> int | None:
-        """The longest request that fits, where the planned one does not."""
+        """The longest request that fits, if the planned one does not."""
         if self.sizing is None or self.length is None or self.sizing.fits:
             return None
         return self.sizing.longest(self.length)
@@ -91,18 +92,18 @@ class Plan:
                 f"vLLM would not start: a request of {thousands(self.length or 0)} tokens needs"
                 f" {gib(self.layout.needed_bytes(self.length or 0))}; {also}"
             )
-        over = [name for name, at in self.served.items() if self.length and at > self.length]
+        over = [name for name, at in self.lengths.items() if self.length and at > self.length]
         if over:
             found.append(
-                f"requests of {' and '.join(over)} length are longer than --max-model-len: they are refused"
+                f"requests of {' and '.join(over)} length exceed --max-model-len: vLLM rejects them with HTTP 400"
             )
-        if self.seqs and self.sizing and self.served:
-            name, length = list(self.served.items())[-1]
+        if self.seqs and self.sizing and self.lengths:
+            name, length = list(self.lengths.items())[-1]
             fit = self.sizing.concurrency(length)
             if fit < self.seqs:
                 found.append(
-                    f"--max-num-seqs {self.seqs} of {name} length do not fit, {fit:.1f} do:"
-                    " the rest waits or is preempted"
+                    f"of {self.seqs} requests of {name} length (--max-num-seqs) {fit:.1f} fit: the others wait or are"
+                    " preempted"
                 )
         return found
 
@@ -112,39 +113,43 @@ class Plan:
             found.append(self.layout.dtype.caution)
         if model.has(CacheKind.SLIDING, CacheKind.CHUNKED):
             found.append(
-                f"each request holds {thousands(self.layout.demand.in_flight)} tokens in flight beside its window:"
-                f" --max-num-batched-tokens {self.layout.flags.batched} in {self.layout.flags.pipeline + 1} steps"
-                " at once; it falls with that flag"
+                f"each request holds {thousands(self.layout.demand.in_flight)} tokens in flight in addition to its"
+                f" window: --max-num-batched-tokens {self.layout.flags.batched} × {self.layout.flags.pipeline + 1}"
+                " steps at once. A smaller value of that option holds fewer"
             )
         if model.has(CacheKind.STATE) and self.layout.flags.prefix_caching:
             found.append(
-                "prefix caching keeps states at block ends beside those of running requests: under load a fifth to a"
-                " quarter of the capacity may go to them (--mamba-block-size, --no-enable-prefix-caching)"
+                "prefix caching keeps states at block ends in addition to those of running requests: under load they"
+                " can take a fifth to a quarter of the capacity (--mamba-block-size, --no-enable-prefix-caching)"
             )
         if model.has(CacheKind.CROSS):
             found.append(
-                "vLLM reserves --max-num-batched-tokens of encoder tokens for each request, whatever is heard"
+                "vLLM reserves --max-num-batched-tokens encoder tokens for each request, however short its audio is"
             )
         found.append(
-            "the cache only: speculative decoding, LoRA adapters and KV transfer take memory of their own;"
-            " releases before 0.32 may group layers otherwise"
+            "the plan covers the cache only: speculative decoding, LoRA adapters and KV transfer need more memory;"
+            " releases before 0.32 may group layers differently"
         )
         return found
 
     @property
+    def _seqs_that_fit(self) -> int | None:
+        """Requests of p95 length (else the longest given) that fit at once; None without memory or lengths."""
+        if self.sizing is None or not self.lengths:
+            return None
+        usual = self.lengths.get("p95") or max(self.lengths.values())
+        return max(1, min(_MAX_SEQS, int(self.sizing.concurrency(usual))))
+
+    @property
     def serve(self) -> str:
-        """A line to start vLLM with."""
+        """A command line that starts vLLM. It has `--max-num-seqs` only if that or lengths are given: at full length
+        few requests fit, and a server limited to so few would waste its GPU."""
         flags, words = self.layout.flags, [f"vllm serve {self.name}"]
         length = self.longest or self.length
         if length:
             words.append(f"--max-model-len {length}")
-        if self.sizing is not None and length:
-            usual = self.served.get("p95", length)
-            words.append(
-                f"--max-num-seqs {self.seqs or max(1, min(_MOST_SEQS, int(self.sizing.concurrency(usual))))}"
-            )
-        elif self.seqs:
-            words.append(f"--max-num-seqs {self.seqs}")
+        if seqs := self.seqs or self._seqs_that_fit:
+            words.append(f"--max-num-seqs {seqs}")
         words.append(f"--max-num-batched-tokens {flags.batched}")
         if flags.kv_cache_dtype != "auto":
             words.append(f"--kv-cache-dtype {flags.kv_cache_dtype}")
@@ -191,23 +196,25 @@ class Plan:
             "max_concurrency": None if sizing is None else sizing.max_concurrency,
             "fits": None if sizing is None else sizing.fits,
             "longest_that_fits": self.longest,
-            "served": {name: self._served(at) for name, at in self.served.items()},
+            "served": {name: self._fit(at) for name, at in self.lengths.items()},
             "table": [
                 {
-                    "tokens": rung,
+                    "tokens": length_,
                     "needed_gib": [n / GIB for n in row],
-                    "max_concurrency": self._concurrency(rung),
+                    "max_concurrency": self._concurrency(length_),
                 }
-                for rung, row in zip(self.rungs, request_lengths.table(layout, self.rungs), strict=True)
+                for length_, row in zip(
+                    self.table_lengths, memory_table(layout, self.table_lengths), strict=True
+                )
             ],
-            "table_requests": list(request_lengths.CONCURRENCIES),
+            "table_requests": list(CONCURRENCIES),
             "variants": [_variant(one, length) for one in self.variants],
             "serve": self.serve,
             "steps": self.steps,
             "warnings": self.warnings,
         }
 
-    def _served(self, length: int) -> dict[str, Any]:
+    def _fit(self, length: int) -> dict[str, Any]:
         return {
             "tokens": length,
             "needed_gib": self.layout.needed_bytes(length) / GIB,

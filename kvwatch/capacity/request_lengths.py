@@ -1,4 +1,4 @@
-"""How long requests are: given as percentiles, or as a live server counted them."""
+"""Lengths of whole requests, prompt and output, as percentiles; and the table of lengths against concurrency."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ PERCENTILES = ("p50", "p95", "p99")
 CONCURRENCIES = (1, 4, 16, 64)
 
 
-def parse(text: str) -> dict[str, int]:
+def parse_lengths(text: str) -> dict[str, int]:
     """Lengths of whole requests (prompt and output) in tokens, from ``p50=800,p95=6k,p99=12k``.
 
     Raises:
-        ValueError: it is of another form; the text says what to write.
+        ValueError: the form is wrong; the text shows the right one.
     """
     found: dict[str, int] = {}
     for part in text.split(","):
@@ -23,7 +23,7 @@ def parse(text: str) -> dict[str, int]:
         if not equals or name not in PERCENTILES:
             raise ValueError(f"write {'=..,'.join(PERCENTILES)}=.., lengths of whole requests in tokens")
         if name in found:
-            raise ValueError(f"{name} stands there twice")
+            raise ValueError(f"{name} is given twice")
         found[name] = tokens(value)
     given = [found[name] for name in PERCENTILES if name in found]
     if given != sorted(given):
@@ -31,14 +31,13 @@ def parse(text: str) -> dict[str, int]:
     return {name: found[name] for name in PERCENTILES if name in found}
 
 
-def ladder(limit: int | None, lengths: Mapping[str, int]) -> list[int]:
-    """Lengths for a table: powers of two up to the limit, the limit, and those that are served."""
+def table_lengths(limit: int | None, lengths: Mapping[str, int]) -> list[int]:
+    """Lengths for a table: the largest powers of two up to the limit, the limit, and `lengths`."""
     top = limit or max((*lengths.values(), 32_768))
-    rungs = {1 << power for power in range(10, 40) if 1 << power <= top}
-    few = sorted(rungs)[-7:]
-    return sorted({*few, top, *(length for length in lengths.values() if length <= top)})
+    powers = [1 << power for power in range(10, 40) if 1 << power <= top][-7:]
+    return sorted({*powers, top, *(length for length in lengths.values() if length <= top)})
 
 
-def table(layout: Layout, rungs: Sequence[int]) -> list[list[int]]:
-    """Bytes on each GPU, a row for each length, a column for each number of requests in `CONCURRENCIES`."""
-    return [[layout.needed_bytes(length) * count for count in CONCURRENCIES] for length in rungs]
+def memory_table(layout: Layout, lengths: Sequence[int]) -> list[list[int]]:
+    """Bytes on each GPU: a row for each length, a column for each number of requests in `CONCURRENCIES`."""
+    return [[layout.needed_bytes(length) * count for count in CONCURRENCIES] for length in lengths]

@@ -1,4 +1,4 @@
-"""A running server's lengths against its cache: how many such requests fit, and which flag would help most."""
+"""A running server: the lengths it serves compared with its cache, and which option would help most."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from kvwatch.capacity.request_lengths import PERCENTILES
 from kvwatch.capacity.units import thousands
 from kvwatch.core.history.regimes import Regime
 from kvwatch.core.history.window import quantile
+from kvwatch.core.judgement.derive import capacity_tokens
+from kvwatch.core.judgement.judge import max_model_len
 from kvwatch.core.judgement.percentiles import LENGTHS
+from kvwatch.core.judgement.state import EngineState, State
 from kvwatch.core.model.snapshot import Histogram
 
 _QUANTILES = dict(zip(PERCENTILES, (0.5, 0.95, 0.99), strict=True))
@@ -23,8 +26,11 @@ _EIGHT_BIT = ("fp8", "int8", "int4", "nvfp4", "turboquant", "ultraquant")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Lengths of the requests that finished since the server started, tokens: `total` by percentile, prompt and
-    output each at that percentile, so rather too long than too short. `at_least`: those beyond the last bucket."""
+    """Lengths in tokens of the requests that finished since the server started.
+
+    `total` adds prompt and output, each at the percentile, so it is an upper estimate. `at_least` names
+    percentiles that are lower bounds, because they lie in the histogram's last bucket.
+    """
 
     count: float = 0.0
     prompt: Mapping[str, int] = field(default_factory=dict)
@@ -35,7 +41,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a server says of itself, per engine where it has several: the numbers of the busiest one."""
+    """What a server exposes about itself. Of several engines, the numbers are those of the busiest one."""
 
     url: str
     model_name: str
@@ -62,7 +68,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One change: what it does, and by how many times more requests fit; None where that can't be told."""
+    """One change: its effect, and how many times as many requests fit; None if unknown."""
 
     change: str
     effect: str
@@ -71,7 +77,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What follows from it. `fits`: requests of each percentile that fit at once. `helps_most`: a change, or none."""
+    """What follows: `fits` are requests of each percentile that fit at once, `helps_most` a change, if one helps."""
 
     server: Server
     plan: Plan | None
@@ -82,7 +88,7 @@ class Advice:
 
     @property
     def planned(self) -> tuple[int, float] | None:
-        """Tokens and full requests at once that the plan makes of the server's own number of blocks."""
+        """Tokens and full requests at once, planned from the server's own number of blocks."""
         sizing = self.plan.sizing if self.plan else None
         if sizing is None or sizing.max_concurrency is None:
             return None
@@ -120,8 +126,8 @@ class Advice:
         }
 
 
-def served(histograms: Iterable[Mapping[str, Histogram]], least: float) -> Served:
-    """The lengths over all engines of a model. Fewer than `least` requests tell nothing but their number."""
+def served_lengths(histograms: Iterable[Mapping[str, Histogram]], least: float) -> Served:
+    """The lengths over all engines of a model; fewer than `least` requests give nothing but their number."""
     prompt, generation = (_added(engine.get(signal) for engine in list(histograms)) for signal in LENGTHS)
     count = min(prompt.count, generation.count) if prompt and generation else 0.0
     if prompt is None or generation is None or count < max(least, 1.0):
@@ -144,8 +150,44 @@ def served(histograms: Iterable[Mapping[str, Histogram]], least: float) -> Serve
     )
 
 
+def server_of(url: str, state: State, least: float) -> Server:
+    """The engines of one model as one server: the lengths of all of them, and the gauges of the busiest.
+
+    `least` is the number of requests below which lengths are unknown. The state must have an engine.
+    """
+    name = next(iter(state.engines)).model_name
+    engines = [engine for key, engine in state.engines.items() if key.model_name == name]
+    busiest = max(engines, key=_load)
+    snapshot, config = busiest.snapshot, busiest.snapshot.config
+    tokens, reason = capacity_tokens(snapshot)
+    longest = max_model_len(state, busiest)
+    return Server(
+        url=url,
+        model_name=name,
+        engines=len(engines),
+        served=served_lengths([engine.raw_histograms for engine in engines], least),
+        max_model_len=None if longest is None else int(longest),
+        block_size=None if config.block_size is None else int(config.block_size),
+        num_blocks=None if config.num_gpu_blocks is None else int(config.num_gpu_blocks),
+        cache_dtype=config.cache_dtype,
+        capacity_tokens=tokens,
+        capacity_reason=reason,
+        max_concurrency=config.kv_cache_max_concurrency,
+        hybrid=config.hybrid,
+        running=snapshot.number("requests_running"),
+        waiting=snapshot.number("requests_waiting"),
+        usage=snapshot.number("kv_cache_usage_ratio"),
+        demand=busiest.derived.get("kv_cache_demand_ratio"),
+        regime=busiest.regime,
+    )
+
+
+def _load(engine: EngineState) -> float:
+    return sum(engine.snapshot.number(name) or 0.0 for name in ("requests_running", "requests_waiting"))
+
+
 def advise(server: Server, plan: Plan | None, seqs: int | None) -> Advice:
-    """What a server's lengths say of its flags. `seqs`: its `--max-num-seqs`, if known."""
+    """What a server's lengths mean for its options. `seqs` is its `--max-num-seqs`, if known."""
     fits = {
         name: fit for name, at in server.served.total.items() if (fit := _fit(server, plan, at)) is not None
     }
@@ -186,16 +228,16 @@ def _shorter(server: Server) -> list[Option]:
         return [
             Option(
                 "--max-model-len",
-                f"{thousands(limit)} is what is served (p99 {thousands(p99)}): nothing to gain",
+                f"{thousands(limit)} is already close to what is served (p99 {thousands(p99)})",
                 None,
             )
         ]
     return [
         Option(
             f"--max-model-len {wanted}",
-            f"the limit is {limit / p99:.1f} × p99: lower, the worst case of a request shrinks to"
-            f" {wanted / limit:.0%}, so that {limit / wanted:.1f} × as many of the longest are sure to fit;"
-            " those that are served today take what they take",
+            f"the limit is {limit / p99:.1f} × p99. A lower one shrinks the longest possible request to"
+            f" {wanted / limit:.0%}, so {limit / wanted:.1f} × as many of the longest fit. Requests of today's"
+            " lengths need as much as before",
             limit / wanted,
         )
     ]
@@ -211,7 +253,7 @@ def _sequences(fits: Mapping[str, float], seqs: int | None) -> list[Option]:
         return [
             Option(
                 f"--max-num-seqs {wanted}",
-                f"{wanted} requests of p95 length fit: more are preempted, fewer leave room",
+                f"{wanted} requests of p95 length fit: more are preempted, fewer leave room unused",
                 None,
             )
         ]
@@ -220,7 +262,7 @@ def _sequences(fits: Mapping[str, float], seqs: int | None) -> list[Option]:
     return [
         Option(
             f"--max-num-seqs {wanted}",
-            f"{seqs} now, of which {wanted} fit at p95 length: the rest is preempted",
+            f"{seqs} now; {wanted} of p95 length fit, the others are preempted",
             None,
         )
     ]
@@ -228,7 +270,7 @@ def _sequences(fits: Mapping[str, float], seqs: int | None) -> list[Option]:
 
 def _fp8(server: Server, plan: Plan | None) -> list[Option]:
     if server.eight_bit or (plan is not None and plan.layout.dtype.sixteenths == 16):
-        return [Option("--kv-cache-dtype fp8", f"the cache is {server.cache_dtype or 'FP8'} already", None)]
+        return [Option("--kv-cache-dtype fp8", f"the cache is already {server.cache_dtype or 'FP8'}", None)]
     times = 2.0
     if plan is not None:
         other = next((one for one in plan.variants if one.change == "--kv-cache-dtype fp8"), None)
@@ -237,7 +279,9 @@ def _fp8(server: Server, plan: Plan | None) -> list[Option]:
             times = then.max_concurrency / now.max_concurrency
     return [
         Option(
-            "--kv-cache-dtype fp8", f"{times:.1f} × as many tokens, after checking scales and quality", times
+            "--kv-cache-dtype fp8",
+            f"{times:.1f} × as many tokens; check scales and answer quality first",
+            times,
         )
     ]
 
@@ -250,27 +294,27 @@ def _most(
     fp8, shorter = gains.get("--kv-cache-dtype"), gains.get("--max-model-len")
     wanted = next((one for one in options if one.change.startswith("--max-num-seqs")), None)
     if server.regime in {Regime.UNKNOWN, Regime.DOWN}:
-        return None, "what requests wait for can't be told from what the server shows"
+        return None, "the reason why requests wait is unknown: the server does not expose enough"
     short_of_cache = server.regime is Regime.KV_LIMITED or (server.demand is not None and server.demand >= 1)
     if short_of_cache and fp8 is not None:
         return (
             fp8.change,
-            "requests wait for the cache, and FP8 makes it hold more; limit the length first if long ones are rare",
+            "requests wait for the cache, and FP8 makes it hold more",
         )
     if short_of_cache and wanted is not None:
-        return wanted.change, "requests wait for the cache: no more at once than fit"
+        return wanted.change, "requests wait for the cache: admit only as many as fit"
     if server.waiting and wanted is not None and (server.demand or 0) < 1:
         return (
             wanted.change,
-            "requests wait though the cache has room: a ceiling on requests at once may hold them",
+            "requests wait although the cache has room: --max-num-seqs may be the limit",
         )
     if shorter is not None and (shorter.times or 0) >= _ROOM:
         return (
             shorter.change,
-            "nothing waits; the limit is far above what is served, and one long request can take what many need",
+            "nothing waits, but the limit is far above what is served: one long request can take the room of many",
         )
     if wanted is not None and seqs is not None and wanted.times is None:
-        return wanted.change, "nothing waits now, but more are let in than fit"
+        return wanted.change, "nothing waits now, but more requests are admitted than fit"
     return None, "nothing waits for the cache" + (
         f", and {fits['p95']:.0f} requests of p95 length fit" if "p95" in fits else ""
     )

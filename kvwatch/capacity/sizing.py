@@ -1,4 +1,4 @@
-"""How many tokens and requests a cache of a given size holds, as vLLM 0.32 reckons it.
+"""How many tokens and requests a cache of a given size holds, as vLLM 0.32 computes it.
 
 The steps are those of `get_kv_cache_configs` and `get_kv_cache_capacity` in `v1/core/kv_cache_utils.py`; the block
 size of models with a state is that of `Platform._align_hybrid_block_size`.
@@ -166,7 +166,7 @@ class Sizing:
         return self.memory - self.layout.bytes_per_block
 
 
-def laid_out(model: Model, flags: Flags) -> Layout:
+def layout_of(model: Model, flags: Flags) -> Layout:
     """A model's cache under these flags.
 
     Raises:
@@ -194,7 +194,7 @@ def laid_out(model: Model, flags: Flags) -> Layout:
     return found
 
 
-def sized(layout: Layout, memory: int) -> Sizing:
+def sizing_of(layout: Layout, memory: int) -> Sizing:
     """What `memory` bytes on each GPU hold."""
     length = layout.flags.max_model_len or layout.model.max_len
     return Sizing(layout, memory, length)
@@ -258,7 +258,7 @@ def _check(model: Model, flags: Flags, dtype: CacheDtype) -> None:
         )
     if model.heads and model.heads % flags.tensor and not model.has(CacheKind.LATENT):
         raise PlanError(
-            f"--tensor-parallel-size {flags.tensor}: vLLM wants a divisor of the {model.heads} attention heads"
+            f"--tensor-parallel-size {flags.tensor}: vLLM requires a divisor of the {model.heads} attention heads"
         )
     uneven = {
         cache.kv_heads
@@ -270,16 +270,18 @@ def _check(model: Model, flags: Flags, dtype: CacheDtype) -> None:
     }
     if uneven:
         raise PlanError(
-            f"--tensor-parallel-size {flags.tensor}: {min(uneven)} key-value heads can't be shared out evenly"
+            f"--tensor-parallel-size {flags.tensor}: {min(uneven)} key-value heads can't be split evenly"
         )
     if flags.tensor % flags.context:
         raise PlanError(
-            f"--decode-context-parallel-size {flags.context}: vLLM wants a divisor of --tensor-parallel-size"
+            f"--decode-context-parallel-size {flags.context}: vLLM requires a divisor of --tensor-parallel-size"
         )
     if flags.context > 1:
         _check_context(model, flags)
     if dtype.latent_bytes and not model.has(CacheKind.LATENT):
-        raise PlanError(f"--kv-cache-dtype {dtype.name} is for latent attention, which this model has not")
+        raise PlanError(
+            f"--kv-cache-dtype {dtype.name} is for latent attention, which this model does not have"
+        )
     if not dtype.latent and model.has(CacheKind.LATENT):
         raise PlanError(f"--kv-cache-dtype {dtype.name} is not for latent attention, which this model has")
 
@@ -287,7 +289,7 @@ def _check(model: Model, flags: Flags, dtype: CacheDtype) -> None:
 def _check_context(model: Model, flags: Flags) -> None:
     if model.has(CacheKind.SLIDING, CacheKind.CHUNKED):
         raise PlanError(
-            "--decode-context-parallel-size: vLLM has none for layers that look back through a window"
+            "--decode-context-parallel-size: vLLM does not support it for layers with a sliding window"
         )
     heads = max((cache.kv_heads for cache in model.caches if cache.kind is CacheKind.FULL), default=0)
     if heads and flags.tensor // heads < flags.context:

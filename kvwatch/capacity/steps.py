@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from kvwatch.capacity.caches import Cache, CacheKind
+from kvwatch.capacity.gpu_memory import Budget
 from kvwatch.capacity.groups import CacheGroup
-from kvwatch.capacity.memory import Budget
 from kvwatch.capacity.sizing import Layout, Sizing
 from kvwatch.capacity.units import gib, thousands
 
@@ -16,14 +16,14 @@ def of_layout(layout: Layout) -> list[str]:
     lines = [_layer(layout, cache, count) for cache, count in Counter(layout.model.caches).items()]
     empty = sum(not layer for layer in layout.model.layers)
     if empty:
-        lines.append(f"{empty} layers keep nothing of their own")
+        lines.append(f"{empty} layers have no cache of their own")
     lines += _token(layout)
     if len(layout.groups) == 1:
         lines.append(_one_group(layout))
     else:
         lines += [_group(group, i) for i, group in enumerate(layout.groups, start=1)]
         lines.append(
-            f"A block of the pool: as large as the largest group's, {thousands(layout.bytes_per_block)} B"
+            f"A block of the pool, the size of the largest group's, {thousands(layout.bytes_per_block)} B"
         )
     return lines
 
@@ -46,7 +46,7 @@ def of_sizing(sizing: Sizing, budget: Budget) -> list[str]:
     lines = budget.waterfall
     lines.append(
         f"Blocks: {thousands(sizing.memory)} B // {thousands(layout.bytes_per_block)} B ="
-        f" {thousands(sizing.num_blocks)}, one of which is never given out"
+        f" {thousands(sizing.num_blocks)}, one of which is never allocated"
     )
     if sizing.length is None or sizing.max_concurrency is None:
         lines.append(f"Tokens: {thousands(sizing.num_blocks)} blocks × {layout.block_size * layout.flags.context}"

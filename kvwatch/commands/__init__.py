@@ -1,1 +1,1 @@
-"""The commands, one a module: `add` says how it is called, `main` does it and returns the exit code."""
+"""The commands, one per module: `add` adds its options to a parser, `main` runs it and returns the exit code."""

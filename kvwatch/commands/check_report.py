@@ -1,6 +1,6 @@
-"""What `check` says to people: what is wrong first, then the numbers; where nothing is, one line.
+"""The report of `check` as text: findings first, then pending symptoms, numbers and unknown symptoms.
 
-Made of what `rich` draws: tables that fit the terminal, and colours where they can be seen.
+A healthy server gets one line.
 """
 
 from __future__ import annotations
@@ -10,29 +10,24 @@ from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from kvwatch.commands import checklist, terminal_text
+from kvwatch.commands import terminal_text
 from kvwatch.commands.check_verdict import Conclusion
 from kvwatch.commands.checklist import Mark, Point
-from kvwatch.commands.output import shown
+from kvwatch.commands.output import sanitize
+from kvwatch.commands.terminal_layout import actions, causes, lay_out_finding, line, paragraph, table
 from kvwatch.commands.watch import Watch
 from kvwatch.core.export import report
 from kvwatch.core.history.regimes import MEANING, Regime
-from kvwatch.core.judgement.percentiles import LATENCIES, labelled
+from kvwatch.core.judgement.percentiles import LATENCIES, percentile_name
 from kvwatch.core.judgement.state import EngineState
 from kvwatch.core.judgement.symptoms import BY_ID
 from kvwatch.core.model.outcome import REACHABLE
-from kvwatch.text.evidence import evidence_rows, evidence_title, format_value
 from kvwatch.text.numbers import NOTHING, format_number
 
-TITLES = {"fine": "Fine", "findings": "Findings", "pending": "On the way", "unknown": "Unknown"}
-_LOOKS = {
-    "critical": "bold red",
-    "warning": "bold yellow",
-    "info": "bold blue",
+_STYLE = {
     "fine": "bold green",
     "findings": "bold red",
     "pending": "bold yellow",
@@ -42,237 +37,163 @@ _LOOKS = {
     Mark.YOURS: "cyan",
     Mark.SHOWN: "green",
 }
-_MENTIONED = 4
-"""Numbers of the evidence that are told of an engine that has what another has."""
 _TTFT = LATENCIES["time_to_first_token_seconds"]
 
 
-def report_of(watch: Watch, url: str, found: Conclusion, *, everything: bool = False) -> RenderableType:
-    """The report. With `everything` the numbers are told though nothing is wrong, and explained findings in full."""
-    if found.word == "fine" and not everything:
-        return _fine(watch, url, found)
+def report_of(watch: Watch, url: str, found: Conclusion, *, full: bool = False) -> RenderableType:
+    """The report. `full` adds the numbers of a healthy server and the details of explained findings."""
+    if found.word == "fine" and not full:
+        return _healthy(watch, url, found)
+    scrapes = terminal_text.scrape_counts(watch.samples, watch.duration_s, watch.failures)
     return Group(
-        _line(TITLES[found.word], f": {found.why}", look=_LOOKS[found.word]),
-        *_findings(watch, everything=everything),
-        *(_on_the_way(watch, found) if watch.good else ()),
-        *(_numbers(watch) if watch.good else _never_read(watch)),
-        *(_unknown(watch) if watch.good or everything else ()),
+        line(found.word.capitalize(), f": {found.why}", style=_STYLE[found.word]),
+        *_findings(watch, full=full),
+        *((*_pending(watch, found), *_numbers(watch)) if watch.good else _unreadable(watch)),
+        *(_unknown(watch) if watch.good or full else ()),
         Text(),
-        _line(
-            f"{url}: {terminal_text.scrapes(watch.samples, watch.duration_s, watch.failures)}", "", look="dim"
-        ),
+        line(f"{url}: {scrapes}", style="dim"),
     )
 
 
-def checklist_of(points: Iterable[Point]) -> RenderableType:
-    """The checklist as a table."""
-    table = Table(
+def checklist_table(points: Iterable[Point]) -> RenderableType:
+    grid = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, show_lines=False, title="Checklist", title_justify="left"
     )
-    table.add_column("", no_wrap=True)
-    table.add_column("point", ratio=2)
-    table.add_column("what the server's data shows", ratio=3)
-    table.add_column("what only you know", ratio=3)
-    for mark, title, said, yours in checklist.lines(points):
-        table.add_row(Text(str(mark), style=_LOOKS[mark]), shown(title), shown("\n".join(said)), shown(yours))
-    return Group(Text(), table)
+    grid.add_column("", no_wrap=True)
+    grid.add_column("point", ratio=2)
+    grid.add_column("what the server's data shows", ratio=3)
+    grid.add_column("what only you know", ratio=3)
+    for point in points:
+        several = len(point.shown) > 1
+        shown = [f"engine {one.key.engine}: {one.text}" if several else one.text for one in point.shown]
+        mark = Text(str(point.mark), style=_STYLE[point.mark])
+        grid.add_row(mark, point.title, sanitize("\n".join(shown) or "no engine is known yet"), point.yours)
+    return Group(Text(), grid)
 
 
-def _line(head: str, rest: str, *, look: str) -> Text:
-    """A line that is not broken, so that one can search for what it says."""
-    return Text.assemble((shown(head), look), shown(rest), no_wrap=True, overflow="ignore")
-
-
-def _fine(watch: Watch, url: str, found: Conclusion) -> RenderableType:
-    """All that there is to say of a server with which nothing is wrong."""
+def _healthy(watch: Watch, url: str, found: Conclusion) -> RenderableType:
     engines = (watch.good or watch.state).engines.values()
-    several = len(engines) > 1
-    told = "; ".join(
-        f"{f'engine {one.key.engine} ' if several else ''}KV usage {_percent(one, 'kv_cache_usage_ratio')},"
-        f" {_count(one, 'requests_running')} running, {_count(one, 'requests_waiting')} waiting"
-        for one in engines
-    )
-    untold = len({name for _, name, _ in watch.unknown()})
-    more = f"; {untold} symptoms could not be told, --all says why" if untold else ""
-    seen = f"{terminal_text.shares(watch.regimes())}; {told}{more}"
-    return Group(_line("Fine", f": {found.why} with {url} ({seen})", look=_LOOKS["fine"]))
-
-
-def _percent(one: EngineState, signal: str) -> str:
-    value = one.snapshot.number(signal)
-    return NOTHING if value is None else f"{value:.0%}"
-
-
-def _count(one: EngineState, signal: str) -> str:
-    return format_number(one.snapshot.number(signal))
-
-
-def _findings(watch: Watch, *, everything: bool) -> Iterator[RenderableType]:
-    """What fires, in order; what several engines have is told in full of the first, and of the others in a line."""
-    found = watch.findings()
-    told: set[tuple[Any, ...]] = set()
-    for one in found:
-        same = _alike(one)
-        if same in told:
-            continue
-        told.add(same)
-        others = [other for other in found if other is not one and _alike(other) == same]
-        where = _where(one)
-        yield Text()
-        yield _line(one["severity"].upper(), f": {one['title']}", look=_LOOKS[one["severity"]])
-        yield _indented(
-            f"{one['symptom']} on {where}, firing for {terminal_text.clock(one['firing_seconds'])}",
-            look="dim",
+    parts = [terminal_text.regime_shares(watch.regimes())]
+    for one in engines:
+        usage = one.snapshot.number("kv_cache_usage_ratio")
+        running, waiting = (
+            format_number(one.snapshot.number(name)) for name in ("requests_running", "requests_waiting")
         )
-        if one["explained_by"]:
-            yield _indented(f"Explained by {', '.join(one['explained_by'])}: act on that first.")
-        if one["explained_by"] and not everything:
-            if others:
-                yield _indented(f"The same on {', '.join(map(_where, others))}.")
-            continue
-        yield _indented(one["meaning"])
-        yield _indented("What to do, in this order:", look="bold")
-        yield _listed([f"{i}." for i, _ in enumerate(one["actions"], 1)], one["actions"])
-        yield _indented("Evidence:", look="bold")
-        yield Padding(_evidence(one["evidence"]), (0, 0, 0, 4))
-        yield _indented("Likely causes:", look="bold")
-        yield _listed(["-"] * len(one["causes"]), one["causes"])
-        if others:
-            yield _indented("The same, and the same to do:", look="bold")
-        for other in others:
-            some = terminal_text.evidence(other["evidence"], _MENTIONED)
-            yield Padding(Text(shown(f"{_where(other)}: {some}")), (0, 0, 0, 4))
+        parts.append(
+            (f"engine {one.key.engine} " if len(engines) > 1 else "")
+            + f"KV usage {NOTHING if usage is None else terminal_text.percent(usage)}, {running} running,"
+            f" {waiting} waiting"
+        )
+    if unknown := len({name for _, name, _ in watch.unknown()}):
+        parts.append(f"unknown symptoms: {unknown} (--all lists them)")
+    return Group(line("Fine", f": {found.why} with {url} ({'; '.join(parts)})", style=_STYLE["fine"]))
 
 
-def _alike(found: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What findings of several engines have in common, if they are to be told together."""
-    return found["symptom"], tuple(found["explained_by"]), tuple(found["actions"])
-
-
-def _where(found: Mapping[str, Any]) -> str:
-    return "/".join(found[part] for part in ("target", "model_name", "engine") if found.get(part))
-
-
-def _indented(words: str, *, look: str = "") -> Padding:
-    return Padding(Text(shown(words), style=look), (0, 0, 0, 2))
-
-
-def _listed(signs: Iterable[str], lines: Iterable[str]) -> RenderableType:
-    """Lines as a list, each behind its sign."""
-    table = Table.grid(padding=(0, 1, 0, 0))
-    for sign, line in zip(signs, lines, strict=True):
-        table.add_row(sign, Text(shown(line)))
-    return Padding(table, (0, 0, 0, 4))
-
-
-def _evidence(evidence: Mapping[str, Any]) -> Table:
-    """The numbers that were judged, and what they were held against."""
-    table = _table("what", "is", "held against")
-    for title, judged, limit in evidence_rows(evidence):
-        cells = (format_value(title, one[1]) if one else "" for one in (judged, limit))
-        table.add_row(shown(evidence_title(title)), *map(shown, cells))
-    return table
-
-
-def _table(*heads: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    for head in heads:
-        table.add_column(head, overflow="fold")
-    return table
-
-
-def _on_the_way(watch: Watch, found: Conclusion) -> Iterator[RenderableType]:
-    pending = watch.pending()
-    if pending:
+def _findings(watch: Watch, *, full: bool) -> Iterator[RenderableType]:
+    """The findings in order. Findings of several engines with the same actions are laid out once."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for one in watch.findings():
+        same = one["symptom"], tuple(one["explained_by"]), tuple(one["actions"])
+        groups.setdefault(same, []).append(one)
+    for first, *others in groups.values():
         yield Text()
-        sure = "they hold already, but not yet for as long as it takes to be sure; watch longer with --for"
-        yield _line("", f"Pending ({sure}):", look="")
-        for key, name in pending:
-            yield _line("", f"  {name} on {terminal_text.engine(key)}: {BY_ID[name].title}", look="")
+        yield lay_out_finding(first, short=bool(first["explained_by"]) and not full, same=others)
+
+
+def _pending(watch: Watch, found: Conclusion) -> Iterator[RenderableType]:
+    if pending := watch.pending():
+        yield Text()
+        yield line("Pending (not long enough to fire; watch longer with --for):")
+    for key, name in pending:
+        yield line(f"  {name} on {terminal_text.place(key)}: {BY_ID[name].title}")
     if found.limited:
         yield Text()
-        yield Text("On the way:")
-        for limited in found.limited:
-            yield _line("", f"  {terminal_text.engine(limited.key)}: {limited.text}", look="")
+        yield line("Delayed requests:")
+    for one in found.limited:
+        yield line(f"  {terminal_text.place(one.key)}: {one.text}")
 
 
-def _never_read(watch: Watch) -> Iterator[RenderableType]:
-    """What to do about a server that gave no page that could be read, which makes all else unknown."""
+def _unreadable(watch: Watch) -> Iterator[RenderableType]:
+    """Causes and actions for a server of which no page could be read."""
     row = BY_ID["signals_missing" if watch.state.failure in REACHABLE else "target_down"]
     yield Text()
-    yield _indented("Likely causes:", look="bold")
-    yield _listed(["-"] * len(row.causes), row.causes)
-    yield _indented("What to do, in this order:", look="bold")
-    yield _listed([f"{i}." for i, _ in enumerate(row.actions, 1)], [one.text for one in row.actions])
+    yield from causes(row.causes)
+    yield from actions([one.text for one in row.actions])
 
 
 def _numbers(watch: Watch) -> Iterator[RenderableType]:
-    """Time per regime, the key numbers of each engine in a column of its own, and the GPUs."""
+    """Time per regime, the key numbers with a column for each engine, and the GPUs."""
     engines = list((watch.good or watch.state).engines.values())
+    regimes = watch.regimes()
     yield Text()
-    yield _line("", f"Time per regime: {terminal_text.shares(watch.regimes())}", look="")
-    for regime in terminal_text.longest(watch.regimes()):
-        yield _indented(f"{regime}: {MEANING[Regime(regime)]}", look="dim")
+    yield line(f"Time per regime: {terminal_text.regime_shares(regimes)}")
+    for regime in terminal_text.main_regimes(regimes):
+        yield paragraph(f"{regime}: {MEANING[Regime(regime)]}", style="dim")
     if engines:
         yield Text()
         models = len({one.key.model_name for one in engines}) > 1
-        table = _table("", *(shown(_named(one, models=models)) for one in engines))
-        table.add_row("regime now", *(str(one.regime) for one in engines))
-        for row in zip(*(list(_told(report.engine(one))) for one in engines), strict=True):
-            table.add_row(row[0][0], *(shown(value) for _, value in row))
-        yield table
+        grid = table(
+            "",
+            *(
+                sanitize(f"{one.key.model_name if models else ''} engine {one.key.engine}".lstrip())
+                for one in engines
+            ),
+        )
+        grid.add_row("regime now", *(str(one.regime) for one in engines))
+        for row in zip(*(_engine_numbers(one) for one in engines), strict=True):
+            grid.add_row(row[0][0], *(sanitize(value) for _, value in row))
+        yield grid
     for gpu in report.gpus(watch.state)["gpus"]:
-        yield _line("", f"GPU {gpu['gpu']:<22} {_activity(gpu)}", look="")
+        yield line(f"GPU {gpu['gpu']:<22} {_gpu_numbers(gpu)}")
 
 
-def _named(one: EngineState, *, models: bool) -> str:
-    """An engine within its server; with its model where there are several."""
-    return " ".join((*((one.key.model_name,) if models else ()), "engine", one.key.engine))
-
-
-def _activity(gpu: Mapping[str, Any]) -> str:
+def _gpu_numbers(gpu: Mapping[str, Any]) -> str:
     parts = (
         ("SMs active", gpu["sm_active_ratio"]),
         ("memory active", gpu["dram_active_ratio"]),
         ("utilisation", gpu["utilization_ratio"]),
     )
-    known = ", ".join(f"{name} {value:.0%}" for name, value in parts if value is not None)
-    return known or "nothing of its activity is read"
+    known = ", ".join(f"{name} {terminal_text.percent(value)}" for name, value in parts if value is not None)
+    return known or "activity unknown"
 
 
-def _told(engine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The numbers that people ask for first, each with its value or why there is none."""
+def _engine_numbers(state: EngineState) -> list[tuple[str, str]]:
+    """The key numbers of an engine, each with its value or the reason why it is unknown."""
+    engine = report.engine(state)
     signals, derived = engine["signals"], engine["derived"]
 
-    def told(name: str, unit: str = "") -> str:
+    def number(name: str, unit: str = "") -> str:
         value = derived.get(name, signals.get(name))
         if value is None:
             return f"unknown: {engine['unknown'].get(name) or engine['missing'].get(name) or 'not exposed'}"
-        more = "≥ " if name in engine["at_least"] else ""
+        text = terminal_text.percent(value) if unit == "%" else f"{format_number(value)}{unit}"
         doubt = f" (not trusted: {engine['untrusted'][name]})" if name in engine["untrusted"] else ""
-        return f"{more}{value:.0%}{doubt}" if unit == "%" else f"{more}{format_number(value)}{unit}{doubt}"
+        return f"{'≥ ' if name in engine['at_least'] else ''}{text}{doubt}"
 
-    yield "KV usage", told("kv_cache_usage_ratio", "%")
-    yield "requests", f"{told('requests_running')} running, {told('requests_waiting')} waiting"
-    yield "KV demand", f"{told('kv_cache_demand_ratio')} (1 is exactly full)"
-    yield "cache-pressure score", told("cache_pressure_score")
-    for part in ("occupancy", "queueing", "preemption"):
-        yield f"  {part}", told(f"cache_pressure_{part}_ratio")
-    yield "prefix hit ratio", told("prefix_cache_hit_ratio", "%")
-    yield "prompt tokens", told("prompt_tokens_per_second", "/s")
-    yield "generated tokens", told("generation_tokens_per_second", "/s")
-    for quantile in (0.5, 0.95):
-        yield f"TTFT p{quantile * 100:g}", told(labelled(_TTFT, quantile), " s")
+    return [
+        ("KV usage", number("kv_cache_usage_ratio", "%")),
+        ("requests", f"{number('requests_running')} running, {number('requests_waiting')} waiting"),
+        ("KV demand", f"{number('kv_cache_demand_ratio')} (1 is exactly full)"),
+        ("cache-pressure score", number("cache_pressure_score")),
+        *(
+            (f"  {part}", number(f"cache_pressure_{part}_ratio"))
+            for part in ("occupancy", "queueing", "preemption")
+        ),
+        ("prefix hit ratio", number("prefix_cache_hit_ratio", "%")),
+        ("prompt tokens", number("prompt_tokens_per_second", "/s")),
+        ("generated tokens", number("generation_tokens_per_second", "/s")),
+        *((f"TTFT p{100 * q:g}", number(percentile_name(_TTFT, q), " s")) for q in (0.5, 0.95)),
+    ]
 
 
 def _unknown(watch: Watch) -> Iterator[RenderableType]:
-    """What could not be told and why; of which engines, where there are several."""
-    by_reason: dict[tuple[str, str], list[str]] = {}
+    """The unknown symptoms with reasons; with the engines if there are several."""
+    engines: dict[tuple[str, str], list[str]] = {}
     for key, name, reason in watch.unknown():
-        by_reason.setdefault((name, reason), []).append(terminal_text.engine(key))
-    if by_reason:
+        engines.setdefault((name, reason), []).append(terminal_text.place(key))
+    if engines:
         yield Text()
-        yield Text("Could not be told:")
-    for (name, reason), where in by_reason.items():
+        yield line("Unknown:")
+    for (name, reason), where in engines.items():
         on = f" on {', '.join(where)}" if len(watch.state.engines) > 1 else ""
-        yield _line(f"  {name}{on}: {reason}", "", look="dim")
+        yield line(f"  {name}{on}: {reason}", style="dim")

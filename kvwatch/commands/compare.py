@@ -1,4 +1,4 @@
-"""`kvwatch compare`: recordings against the first of them."""
+"""`kvwatch compare`: compares recordings with the first of them."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from kvwatch.settings import TargetSettings
 
 if TYPE_CHECKING:
     from kvwatch.core.judgement.policy import Policy
-    from kvwatch.experiment import MeasuredRun
+    from kvwatch.experiment.measured_run import MeasuredRun
 
-HELP = "compare recordings and say what one changed option did"
+HELP = "compare recordings and report what one changed option did"
 EPILOG = """\
 examples:
   kvwatch compare base.jsonl.gz fp8.jsonl.gz --html report.html
   kvwatch compare base.jsonl.gz base-again.jsonl.gz fp8.jsonl.gz
-                              how much do two runs of one configuration differ anyway?
+                              shows how much two runs of one configuration differ
   kvwatch compare base.jsonl.gz fp8.jsonl.gz --json | jq '.candidates[].verdict'
 
-Record each run with `kvwatch record -o FILE --label NAME --warmup 1m --for 30m`, change one option of vLLM between
-them, and send the same requests at the same times.
+Record each run with `kvwatch record -o FILE --label NAME --warmup 1m --for 30m`. Change one option of vLLM between
+the runs, and send the same requests at the same times.
 
-Each measure is called better, worse, the same (surely within the margin), not shown to differ, or too little to tell;
-of those of which neither is good in itself, as KV usage: higher or lower.
+Each measure is better, worse, the same (within the margin), inconclusive (no difference shown), or has not enough
+data. A measure that is neither good nor bad by itself, such as KV usage, is higher or lower.
+
+requires scipy: pip install 'kvwatch[compare]'
 
 exit codes:
-  0  compared, whatever came out
+  0  compared, whatever the verdict
   1  the report could not be written
-  2  a recording can't be read or has nothing to compare, or an option is wrong
+  2  a recording is unreadable or has nothing to compare, an option is wrong, or scipy is missing
 """
 _USED = frozenset({"config", "targets", *options.JUDGEMENT})
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("baseline", metavar="BASELINE", help="recording that the others are held against")
-    parser.add_argument(
-        "candidates", metavar="CANDIDATE", nargs="+", help="recordings made with something changed"
-    )
+    parser.add_argument("baseline", metavar="BASELINE", help="recording to compare the others with")
+    parser.add_argument("candidates", metavar="CANDIDATE", nargs="+", help="recordings made after a change")
     parser.add_argument(
         "--margin",
         metavar="SHARE",
         type=_share,
         default="10%",
-        help="difference of the baseline that does not matter, as 10%% or 0.1 (default: %(default)s)",
+        help="difference that does not matter, as a share of the baseline: 10%% or 0.1 (default: %(default)s)",
     )
-    parser.add_argument("--html", metavar="FILE", help="write the report with plots to this file as well")
-    parser.add_argument("--force", action="store_true", help="overwrite FILE if it is there")
+    parser.add_argument("--html", metavar="FILE", help="also write a report with plots to this file")
+    parser.add_argument("--force", action="store_true", help="overwrite FILE if it exists")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--markdown", action="store_true", help="print the report as Markdown")
     options.add_json(shown)
@@ -63,13 +63,19 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    from kvwatch.experiment import as_data, as_markdown, as_text, compare
-
+    files = [args.baseline, *args.candidates]
     if args.html is not None:
-        _free(Path(args.html), [args.baseline, *args.candidates], force=args.force)
-    settings = options.load_noted(options.given(args), used=_USED)
+        _check_writable(Path(args.html), files, force=args.force)
+    try:
+        from kvwatch.experiment.comparison import compare
+    except ImportError as error:
+        raise RecordingError(f"compare requires scipy: pip install 'kvwatch[compare]' ({error})") from None
+    from kvwatch.experiment.comparison_data import as_data
+    from kvwatch.experiment.comparison_text import as_markdown, as_text
+
+    settings = options.load_settings(options.setting_values(args), used=_USED)
     policy = replace(settings.policy(TargetSettings(name="recorded")), disabled=frozenset(BY_ID))
-    comparison = compare(_runs(args, policy), margin=args.margin)
+    comparison = compare(_runs(args, files, policy), margin=args.margin)
     if args.json:
         print_json(as_data(comparison))
     else:
@@ -77,32 +83,25 @@ def main(args: argparse.Namespace) -> int:
     if args.html is not None:
         from kvwatch.experiment.comparison_html import as_html
 
-        _write(Path(args.html), as_html(comparison))
+        try:
+            Path(args.html).write_text(as_html(comparison), encoding="utf-8")
+        except OSError as error:
+            raise WriteError(f"can't write {args.html}: {error.strerror or error}") from None
     return 0
 
 
-def _runs(args: argparse.Namespace, policy: Policy) -> list[MeasuredRun]:
-    """The runs in the recordings, each with a name of its own."""
+def _runs(args: argparse.Namespace, files: Sequence[str], policy: Policy) -> list[MeasuredRun]:
+    """The runs in the recordings. Runs of the same name get the names of their files."""
     from tqdm import tqdm
 
-    from kvwatch.experiment import run_of
+    from kvwatch.experiment.measured_run import run_of
 
-    files = [args.baseline, *args.candidates]
     runs = []
     with tqdm(unit=" scrapes", disable=options.no_bar(args), file=sys.stderr) as bar:
         for file in files:
             bar.set_description(Path(file).name, refresh=False)
-            runs.append(run_of(read(file), _bare(file), policy, seen=bar.update))
-    return _distinct(runs, files)
-
-
-def _bare(file: str) -> str:
-    """The name of a file without what says that it is a recording."""
-    return Path(file).name.removesuffix(".gz").removesuffix(".jsonl") or file
-
-
-def _distinct(runs: Sequence[MeasuredRun], files: Sequence[str]) -> list[MeasuredRun]:
-    """Runs of one name are told apart by their files."""
+            name = Path(file).name.removesuffix(".gz").removesuffix(".jsonl") or file
+            runs.append(run_of(read(file), name, policy, on_record=bar.update))
     names = [run.name for run in runs]
     return [
         run if names.count(run.name) == 1 else replace(run, name=f"{run.name} ({Path(file).name})")
@@ -110,32 +109,25 @@ def _distinct(runs: Sequence[MeasuredRun], files: Sequence[str]) -> list[Measure
     ]
 
 
-def _free(path: Path, recordings: Sequence[str], *, force: bool) -> None:
-    """Raises `RecordingError` if a report can't be written there, before the work is done."""
+def _check_writable(path: Path, recordings: Sequence[str], *, force: bool) -> None:
+    """Raises `RecordingError` before the work if the report can't be written."""
     if path.exists() and any(Path(one).exists() and path.samefile(one) for one in recordings):
         raise RecordingError(f"{path} is one of the recordings; choose another name for the report")
     if path.is_dir():
         raise RecordingError(f"{path} is a folder; name a file in it")
     if path.exists() and not force:
-        raise RecordingError(f"{path} is there already; choose another name or --force to overwrite it")
+        raise RecordingError(f"{path} exists; choose another name, or --force to overwrite it")
     if not path.absolute().parent.is_dir():
         raise RecordingError(f"there is no folder {path.absolute().parent} to write {path.name} to")
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise WriteError(f"can't write {path}: {error.strerror or error}") from None
-
-
 def _share(text: str) -> float:
     """A share above 0 and below 1, for argparse."""
-    number, per_cent = (text.strip().removesuffix("%"), text.strip().endswith("%"))
+    number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
     try:
-        value = float(number) / (100 if per_cent else 1)
+        value = float(number) / (100 if percent else 1)
     except ValueError:
         value = 0.0
     if 0 < value < 1:
         return value
-    raise argparse.ArgumentTypeError(f"{text}: must be above 0 and below 1, as 0.1 or 10%")
+    raise argparse.ArgumentTypeError(f"{text}: must be above 0 and below 1, such as 0.1 or 10%")

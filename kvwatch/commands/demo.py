@@ -1,4 +1,4 @@
-"""`kvwatch demo`: the real sidecar on a real incident, played back from a recording that comes with kvwatch."""
+"""`kvwatch demo`: the real sidecar on a recording of a real incident, which comes with kvwatch."""
 
 from __future__ import annotations
 
@@ -7,95 +7,109 @@ import asyncio
 import contextlib
 import logging
 import socket
-from typing import Any
+import time
+from importlib.resources import as_file, files
+from typing import TYPE_CHECKING, Any
 
-from kvwatch.commands import options, serve_recording, terminal_text
-from kvwatch.commands.output import print_json, say
+from kvwatch.commands import options, terminal_text
+from kvwatch.commands.live import stopped_by_signals
+from kvwatch.commands.output import draw, print_error, print_json, say
 from kvwatch.settings import Settings, TargetSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvwatch.playback import Playback
 
 HELP = "show kvwatch at work on a recorded incident; needs no vLLM and no GPU"
 EPILOG = """\
 examples:
-  kvwatch demo                 then look at http://127.0.0.1:9477/
-  kvwatch demo --for 20s       ends by itself
-  kvwatch demo --server-only     the recorded vLLM alone, on port 8000, for a kvwatch and a Prometheus of your own
+  kvwatch demo                 then open http://127.0.0.1:9477/
+  kvwatch demo --for 20s       exits after 20 s
+  kvwatch demo --server-only   the recorded vLLM alone, on port 8000, for your own kvwatch and Prometheus
 
-The recording is of a real vLLM whose KV cache runs full: requests queue, are preempted and computed again. It is
-served over HTTP as that vLLM did, and watched by the same sidecar as `kvwatch run`, five times as fast; with
---server-only at its own pace.
+The recording is of a real vLLM whose KV cache is full: requests queue, are preempted and recomputed. kvwatch serves
+it over HTTP at five times its speed and watches it with the sidecar of `kvwatch run`; with --server-only at its own
+speed.
 
 exit codes:
   0  ended by Ctrl-C or --for
-  1  serving broke down
+  1  serving failed
   2  the address can't be used
 """
 _SPEED = 5.0
 _PORT = Settings.model_fields["port"].default
-_LOOK_EVERY_S = 0.2
+_SERVER_PORT = 8000
+"""The default port of vLLM."""
+_POLL_S = 0.2
 _TARGET = "demo"
+_NEXT = "kvwatch check http://localhost:8000"
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
         type=options.port,
-        help=f"port to serve on (default: {_PORT}, with --server-only {serve_recording.PORT})",
+        help=f"port to serve on (default: {_PORT}, with --server-only {_SERVER_PORT})",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default: 127.0.0.1)")
-    parser.add_argument(
-        "--server-only", action="store_true", help="serve the recorded vLLM alone and watch nothing"
-    )
-    parser.add_argument(
-        "--for",
-        dest="seconds",
-        metavar="TIME",
-        type=options.seconds,
-        help="end after this time, as 20s (default: at Ctrl-C)",
-    )
-    parser.add_argument("--json", action="store_true", help="print the same as JSON, one object a line")
+    parser.add_argument("--server-only", action="store_true", help="only serve the recorded vLLM")
+    options.add_for(parser, "exit after this time, for example 20s (default: at Ctrl-C)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text, one object per line")
 
 
 def main(args: argparse.Namespace) -> int:
     try:
-        if args.server_only:
-            port = serve_recording.PORT if args.port is None else args.port
-            return asyncio.run(serve_recording.serve(args.host, port, args.seconds, as_json=args.json))
-        return asyncio.run(_demo(args, _Sayer(as_json=args.json)))
+        return asyncio.run(_serve_recording(args) if args.server_only else _demo(args))
     except KeyboardInterrupt:
         return 0
 
 
-class _Sayer:
-    """Prints one thing as a line of text or of JSON."""
+def _playback(now: Callable[[], float], on_round: Callable[[int], None] | None = None) -> Playback:
+    """The recording as a server that repeats it forever, timed by the clock `now`."""
+    from kvwatch.playback import Playback
+    from kvwatch.recording import read
 
-    def __init__(self, *, as_json: bool) -> None:
-        self._json = as_json
-
-    def __call__(self, line: str, **data: Any) -> None:
-        if self._json:
-            print_json(data, indent=None)
-        else:
-            say(line, flush=True)
+    with as_file(files("kvwatch") / "data" / "demo.jsonl.gz") as path:
+        return Playback(read(path), now, loop=True, on_round=on_round)
 
 
-async def _demo(args: argparse.Namespace, say: _Sayer) -> int:
+async def _serve_recording(args: argparse.Namespace) -> int:
+    """Serves the recorded vLLM at its own speed."""
+    port = _SERVER_PORT if args.port is None else args.port
+    async with stopped_by_signals() as stop, _playback(time.monotonic) as server:
+        try:
+            url = await server.start(args.host, port)
+        except OSError as error:
+            why = error.strerror or error
+            print_error(f"can't serve on {args.host}:{port}: {why}; choose others with --host and --port")
+            return 2
+        if args.seconds is not None:
+            asyncio.get_running_loop().call_later(args.seconds, stop.set)
+        _print(args, f"The recorded vLLM serves {url} until Ctrl-C.", metrics=url)
+        await stop.wait()
+    return 0
+
+
+async def _demo(args: argparse.Namespace) -> int:
     from kvwatch.sidecar.clock import ScaledClock, SystemClock
     from kvwatch.sidecar.service import serve
 
     clock = ScaledClock(SystemClock(), _SPEED)
-    playback = serve_recording.playback(
+    playback = _playback(
         clock.now,
-        lambda n: say(
-            "\n-- the recording is over and begins anew, which looks like a restart of vLLM --", round=n
+        lambda n: _print(
+            args, "\n-- the recording starts again, which looks like a restart of vLLM --", round=n
         ),
     )
     stop = asyncio.Event()
     if args.seconds is not None:
         asyncio.get_running_loop().call_later(args.seconds, stop.set)
     wanted = _PORT if args.port is None else args.port
-    port = _free(args.host, wanted)
+    port = _free_port(args.host, wanted)
     if port != wanted and wanted:
-        say(f"Port {wanted} is in use; port {port} is free and taken instead.", port_in_use=wanted, port=port)
+        _print(args, f"Port {wanted} is in use; using port {port}.", port_in_use=wanted, port=port)
+    narrator = _Narrator(args)
     async with playback:
         url = await playback.start()
         settings = Settings(
@@ -106,26 +120,29 @@ async def _demo(args: argparse.Namespace, say: _Sayer) -> int:
             host=args.host,
             port=port,
             log_level="error",
-            gpu="off",  # the recorded server had none, and this machine's are no part of it
+            gpu="off",  # the recording has no GPU data, and this machine's GPUs are not the server's
         )
-        teller: list[asyncio.Task[None]] = []
+        tasks: list[asyncio.Task[None]] = []
 
         def ready(at: str) -> None:
-            logging.getLogger("kvwatch").setLevel(logging.CRITICAL)  # what happens is told here, in words
-            teller.append(asyncio.create_task(_tell(at, say)))
-            teller[0].add_done_callback(lambda _: stop.set())
+            logging.getLogger("kvwatch").setLevel(logging.CRITICAL)  # the narrator prints what happens
+            tasks.append(asyncio.create_task(narrator.run(at)))
+            tasks[0].add_done_callback(lambda _: stop.set())
 
         try:
-            return await serve(settings, clock=clock, stop=stop, ready=ready)
+            code = await serve(settings, clock=clock, stop=stop, ready=ready)
         finally:
-            for task in teller:
+            for task in tasks:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
-                    await task  # raises what ended it, as when nobody reads any more
+                    await task  # raises its error, for example a broken pipe
+    if tasks:
+        narrator.print_summary()
+    return code
 
 
-def _free(host: str, port: int) -> int:
-    """`port` if it can be had, else another."""
+def _free_port(host: str, port: int) -> int:
+    """`port` if it is free, else another free one."""
     for candidate in (port, 0):
         with (
             socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe,
@@ -137,60 +154,77 @@ def _free(host: str, port: int) -> int:
     return 0
 
 
-def _say_where(say: _Sayer, url: str) -> None:
-    lines = [
-        f"kvwatch demo: a real vLLM whose KV cache runs full, recorded, played back {_SPEED:g} times as fast.",
-        "",
-        f"  page      {url}/",
-        f"  metrics   {url}/metrics",
-        f"  findings  {url}/api/v1/findings",
-        "",
-        f"The clocks in the page, /metrics and the API run {_SPEED:g} times as fast, too: rates and durations are",
-        "those of the recording, and times of day run ahead of yours.",
-        "What it finds is told here as it happens, with the time since the start; the first in some seconds.",
-        "Ctrl-C ends it.",
-        "",
-    ]
-    say(
-        "\n".join(lines),
-        page=f"{url}/",
-        metrics=f"{url}/metrics",
-        findings=f"{url}/api/v1/findings",
-        clock_speed=_SPEED,
-    )
+def _print(args: argparse.Namespace, text: str, **data: Any) -> None:
+    """Prints `text`, or with --json `data` on one line."""
+    if args.json:
+        print_json(data, indent=None)
+    else:
+        say(text, flush=True)
 
 
-async def _tell(url: str, say: _Sayer) -> None:
-    """Tells where to look, then each transition as it happens, by what the sidecar's own interface says."""
-    import httpx
+class _Narrator:
+    """Prints what the sidecar's API reports: the first finding in full, later changes as one line each."""
 
-    _say_where(say, url)
-    last, start = 0.0, None
-    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=5) as client:
-        while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            try:
-                happened = (await client.get("/api/v1/events")).json()
-                found = (await client.get("/api/v1/findings")).json()["findings"]
-            except (httpx.HTTPError, ValueError, KeyError):
-                continue
-            if start is None and happened["events"]:
-                start = happened["events"][0]["at"]
-            for change in happened["transitions"]:
-                if change["at"] > last:
-                    firing = [one for one in found if one["symptom"] == change["symptom"]]
-                    say(_words(change, firing, start or change["at"]), transition=change, findings=firing)
-            last = max([last, *(change["at"] for change in happened["transitions"])])
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._start: float | None = None
+        """Unix time of the first scrape, by the demo's clock."""
+        self._last = 0.0
+        self._fired: dict[str, int] = {}
 
+    async def run(self, url: str) -> None:
+        import httpx
 
-def _words(change: dict[str, Any], firing: list[dict[str, Any]], start: float) -> str:
-    at = terminal_text.clock(change["at"] - start)
-    symptom, after = change["symptom"], change["to"]
-    if after == "firing":
-        blocks = [terminal_text.finding(one) for one in firing]
-        return "\n".join([f"{at}  {symptom} fires:", *blocks, ""])
-    if after == "pending":
-        return f"{at}  {symptom} is pending: {terminal_text.evidence(change['evidence'], 4)}"
-    if after == "inactive":
-        return f"{at}  {symptom} is over"
-    return f"{at}  {symptom} can't be told: {change.get('reason', '')}"
+        self._print_intro(url)
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=5) as client:
+            while True:
+                await asyncio.sleep(_POLL_S)
+                try:
+                    history = (await client.get("/api/v1/events")).json()
+                    findings = (await client.get("/api/v1/findings")).json()["findings"]
+                except (httpx.HTTPError, ValueError, KeyError):
+                    continue
+                if self._start is None and history["events"]:
+                    self._start = history["events"][0]["at"]
+                for change in history["transitions"]:
+                    if change["at"] > self._last:
+                        present = [one for one in findings if one["symptom"] == change["symptom"]]
+                        self._print_change(change, present)
+                self._last = max([self._last, *(change["at"] for change in history["transitions"])])
+
+    def _print_intro(self, url: str) -> None:
+        text = f"""\
+kvwatch demo: a recording of a real vLLM whose KV cache is full, at {_SPEED:g} times its speed.
+
+  page      {url}/
+  metrics   {url}/metrics
+  findings  {url}/api/v1/findings
+
+The clocks in the page, /metrics and the API also run {_SPEED:g} times as fast. Rates and durations are those of the
+recording; times of day run ahead.
+The first finding fires after some seconds and is printed in full, later changes as one line. Ctrl-C ends the demo.
+"""
+        urls = {"page": f"{url}/", "metrics": f"{url}/metrics", "findings": f"{url}/api/v1/findings"}
+        _print(self._args, text, **urls, clock_speed=_SPEED)
+
+    def _print_change(self, change: dict[str, Any], findings: list[dict[str, Any]]) -> None:
+        start = change["at"] if self._start is None else self._start
+        text = terminal_text.transition(change | {"t": change["at"] - start})
+        _print(self._args, text, transition=change, findings=findings)
+        if change["to"] != "firing":
+            return
+        symptom = change["symptom"]
+        if not (self._fired or self._args.json):
+            from kvwatch.commands.terminal_layout import lay_out_finding
+
+            for one in findings:
+                say()
+                draw(lay_out_finding(one))
+            say(flush=True)
+        self._fired[symptom] = self._fired.get(symptom, 0) + 1
+
+    def print_summary(self) -> None:
+        fired = ", ".join(f"{name} ({n}×)" if n > 1 else name for name, n in self._fired.items())
+        text = f"\nFired in this demo: {fired or 'nothing yet; the first finding needs about 10 s'}."
+        text += f"\nTry it on your own server:\n  {_NEXT}"
+        _print(self._args, text, fired=self._fired, next=_NEXT)

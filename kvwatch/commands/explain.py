@@ -1,4 +1,4 @@
-"""`kvwatch explain`: why did vLLM not start, and what do its statistics lines show?"""
+"""`kvwatch explain`: why vLLM did not start, and what its statistics lines show."""
 
 from __future__ import annotations
 
@@ -7,35 +7,37 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from kvwatch.commands import options, terminal_text
-from kvwatch.commands.output import print_json, say
+from kvwatch.commands import options
+from kvwatch.commands.output import draw, print_json
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from kvwatch.logs import Explanation
     from kvwatch.logs.statistics_judgement import LoggedSymptom
 
-HELP = "read a log of vLLM: why it did not start, and what its statistics lines show"
+HELP = "read a vLLM log: why the server did not start, and what its statistics lines show"
 EPILOG = """\
 examples:
   kvwatch explain vllm.log
   kubectl logs my-vllm --previous | kvwatch explain -
   docker logs vllm 2>&1 | kvwatch explain - --json | jq '.verdict, .actions'
 
-Any release and any way that a log took: v0 and v1, colours, time stamps, prefixes of containers, JSON, gzip. Of a log
-with several starts the last is judged. Statistics lines go through the same judgement as live metrics; lines without
-a time count as 10 s apart.
+It reads logs of every vLLM release (v0 and v1), with colours, time stamps, container prefixes or as JSON, gzipped or
+not. If a log has several starts, the last is judged. Statistics lines are judged like live metrics; lines without a
+time count as 10 s apart.
 
 exit codes:
-  0  the start was fine, and nothing is wrong
-  1  a cause why it failed, or symptoms
-  2  no answer: the cause is not in the log, it is no log of vLLM, or it can't be read
+  0  the start was fine, and no symptom was found
+  1  the start failed for a known cause, or there are symptoms
+  2  no answer: the log does not show the cause, is not vLLM's, or can't be read
 """
 _PIECE = 1 << 20
-_SURE = {"high": "sure", "medium": "probable", "low": "a guess from what little the log shows"}
+_CONFIDENCE = {"high": "sure", "medium": "probable", "low": "a guess, because the log shows little"}
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="LOG", help="a log of vLLM, gzipped or not; - is standard input")
+    parser.add_argument("file", metavar="LOG", help="a vLLM log, gzipped or not; - is standard input")
     options.add_progress(parser)
     options.add_json(parser)
 
@@ -46,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
 
     reader = LogReader()
     with open_file(args.file) as file:
-        for piece in _shown(file.pieces(_PIECE), file.size, args):
+        for piece in _with_progress_bar(file.pieces(_PIECE), file.size, args):
             reader.feed(piece)
         damage = file.damage
     found = reader.explain()
@@ -55,13 +57,12 @@ def main(args: argparse.Namespace) -> int:
         print_json(as_data(found, notes))
     else:
         _print(args.file, found, notes)
-    return found.code
+    return found.exit_code
 
 
-def _shown(
+def _with_progress_bar(
     pieces: Iterator[tuple[bytes, int]], size: int | None, args: argparse.Namespace
 ) -> Iterator[bytes]:
-    """The pieces of a file, with a bar of how much of it was read."""
     from tqdm import tqdm
 
     with tqdm(
@@ -78,80 +79,60 @@ def as_data(found: Explanation, notes: list[str]) -> dict[str, Any]:
         "confidence": found.confidence,
         "meaning": found.meaning,
         "facts": dict(found.facts),
-        "evidence": [{"line": line, "text": said} for line, said in found.evidence],
+        "evidence": [{"line": line, "text": text} for line, text in found.evidence],
         "actions": list(found.actions),
-        "symptoms": [_symptom(one) for one in found.symptoms],
+        "symptoms": [_symptom_data(symptom) for symptom in found.symptoms],
         "budget": [{"step": step.what, "gib": step.gib, "takes": step.takes} for step in found.budget],
         "notes": notes,
         "starts": found.starts,
         "lines": found.lines,
-        "exit_code": found.code,
+        "exit_code": found.exit_code,
     }
 
 
-def _symptom(one: LoggedSymptom) -> dict[str, Any]:
+def _symptom_data(symptom: LoggedSymptom) -> dict[str, Any]:
     from kvwatch.core.judgement.symptoms import BY_ID
 
-    row = BY_ID[one.symptom]
+    row = BY_ID[symptom.symptom]
     return {
-        "symptom": one.symptom,
+        "symptom": symptom.symptom,
         "title": row.title,
         "severity": str(row.severity),
-        "engine": one.key.engine,
-        "confidence": one.confidence,
-        "line": one.line,
-        "evidence": dict(one.evidence),
-        "explained_by": list(one.explained_by),
+        "engine": symptom.key.engine,
+        "confidence": symptom.confidence,
+        "line": symptom.line,
+        "evidence": dict(symptom.evidence),
+        "explained_by": list(symptom.explained_by),
         "meaning": row.meaning,
         "causes": list(row.causes),
-        "actions": list(one.actions),
+        "actions": list(symptom.actions),
     }
 
 
 def _print(name: str, found: Explanation, notes: list[str]) -> None:
-    say(f"{'standard input' if name == '-' else name}: {found.verdict} ({_SURE[found.confidence]})")
-    for line in terminal_text.wrapped(found.meaning, "  "):
-        say(line)
+    from rich.console import Group
+    from rich.text import Text
+
+    from kvwatch.commands.terminal_layout import actions, items, lay_out_finding, line, paragraph
+
+    source = "standard input" if name == "-" else name
+    parts: list[RenderableType] = [
+        line(f"{source}: {found.verdict} ({_CONFIDENCE[found.confidence]})"),
+        paragraph(found.meaning),
+    ]
     if found.evidence:
-        say("\n  The lines it stands on:")
-    for number, said in found.evidence:
-        for line in terminal_text.wrapped(f"{number}: {said}", "    "):
-            say(line)
+        numbers, texts = zip(*found.evidence, strict=True)
+        parts += [Text(), *items("Evidence, with line numbers:", [f"{number}:" for number in numbers], texts)]
     if found.budget:
-        say("\n  Memory, GiB:")
-        for step in found.budget:
-            say(f"    {'- ' if step.takes else '  '}{step.what:<48} {step.gib:>8.2f}")
+        parts += [Text(), paragraph("GPU memory in GiB:", style="bold")]
+    for step in found.budget:
+        parts.append(line(f"    {'- ' if step.takes else '  '}{step.what:<48} {step.gib:>8.2f}"))
     if found.actions:
-        say()
-    for line in terminal_text.listed("What to do, in this order:", _numbered(found.actions)):
-        say(line)
-    for one in found.symptoms:
-        _print_symptom(one)
+        parts += [Text(), *actions(found.actions)]
+    for symptom in found.symptoms:
+        since = f"first in line {symptom.line} ({_CONFIDENCE[symptom.confidence]})"
+        finding = lay_out_finding(_symptom_data(symptom), since=since, short=bool(symptom.explained_by))
+        parts += [Text(), finding]
     if notes:
-        say()
-    for line in terminal_text.listed("Notes:", [f"- {note}" for note in notes]):
-        say(line)
-
-
-def _print_symptom(one: LoggedSymptom) -> None:
-    from kvwatch.core.judgement.symptoms import BY_ID
-
-    row = BY_ID[one.symptom]
-    say(f"\n{str(row.severity).upper()}: {row.title}")
-    where = f" of engine {one.key.engine}" if one.key.engine else ""
-    lines = terminal_text.wrapped(
-        f"{one.symptom}{where}, first in line {one.line} ({_SURE[one.confidence]})", "  "
-    )
-    if one.explained_by:
-        lines += terminal_text.wrapped(
-            f"Explained by {', '.join(one.explained_by)}: act on that first.", "  "
-        )
-    lines += terminal_text.wrapped(row.meaning, "  ")
-    lines += terminal_text.wrapped(f"Evidence: {terminal_text.evidence(one.evidence)}", "  ")
-    if not one.explained_by:
-        lines += terminal_text.listed("What to do, in this order:", _numbered(one.actions))
-    say("\n".join(lines))
-
-
-def _numbered(actions: tuple[str, ...]) -> list[str]:
-    return [f"{number}. {action}" for number, action in enumerate(actions, start=1)]
+        parts += [Text(), *items("Notes:", ["-"] * len(notes), notes)]
+    draw(Group(*parts))

@@ -1,4 +1,4 @@
-"""One live server, scraped for a while: what `check` and `record` have in common."""
+"""Scrapes of one live server: what `check`, `record` and `plan --url` share."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import argparse
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from kvwatch.commands import options
-from kvwatch.commands.output import complain
-from kvwatch.core.model.outcome import Outcome, Pace, Scrape, ServerInfo
+from kvwatch.commands.output import print_error
+from kvwatch.core.model.outcome import Outcome, Pace, Scrape
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load
-from kvwatch.settings.target_settings import overridden, parse_target, same_server
+from kvwatch.settings.server_urls import parse_target, same_server
+from kvwatch.settings.target_settings import with_overrides
 
 TARGET_FLAGS = (
     "token_file",
@@ -32,13 +34,13 @@ _SETTINGS = ("config", "interval_s", "timeout_s", "max_body_bytes", "gpu", "gpu_
 
 
 def add(parser: argparse.ArgumentParser, *more: str) -> None:
-    """The server's URL, how to reach it, and the settings named beside the usual ones."""
+    """Adds the URL, the options that describe the server, the settings of scraping, and the settings `more`."""
     parser.add_argument(
         "url",
         metavar="URL",
         nargs="?",
-        help="where the server's metrics are; /metrics and http:// may be left out"
-        " (default: the target of the settings, else http://localhost:8000/metrics)",
+        help="URL of the metrics; http:// and /metrics may be left out"
+        " (default: the target in the settings, else http://localhost:8000/metrics)",
     )
     add_target_flags(parser)
     options.add_settings(parser, (*_SETTINGS, *more))
@@ -47,61 +49,64 @@ def add(parser: argparse.ArgumentParser, *more: str) -> None:
 def add_target_flags(
     parser: argparse.ArgumentParser | argparse._ArgumentGroup, *, but: Collection[str] = ()
 ) -> None:
-    """How to reach the server, and what it can't tell of itself; `but` names those that are left out."""
+    """Adds the options that describe one server: credentials, TLS, its GPUs. `but` are left out."""
     for name in TARGET_FLAGS:
         if name in but:
             continue
-        described = TargetSettings.model_fields[name].description
-        flag = f"--{name.replace('_', '-')}"
+        more: dict[str, Any] = {"metavar": _PLACEHOLDER.get(name, "FILE")}
         if name == "insecure_tls":
-            parser.add_argument(flag, action="store_true", default=None, help=described)
+            more = {"action": "store_true", "default": None}
         elif name == "max_num_seqs":
-            parser.add_argument(flag, metavar="REQUESTS", type=options.requests, help=described)
-        else:
-            parser.add_argument(flag, metavar=_PLACEHOLDER.get(name, "FILE"), help=described)
+            more = {"metavar": "REQUESTS", "type": options.requests}
+        description = TargetSettings.model_fields[name].description
+        parser.add_argument(f"--{name.replace('_', '-')}", help=description, **more)
 
 
 def settings_of(args: argparse.Namespace) -> tuple[Settings, TargetSettings]:
-    """The settings that the command uses (those it takes, and of the judgement all or none), and the one target
-    they name.
+    """The settings that the command uses, and the one target.
 
-    A URL that is that of a configured target means that one, with all that the settings say of it; what is given
-    on the command line beside it comes first.
+    If the URL is that of a configured target, the settings of that target apply. Options on the command line
+    override them.
+
+    Raises:
+        SettingsError: a setting is wrong, or the settings name several servers and the command line names none.
     """
-    given = options.given(args)
-    wrong: tuple[str, ...] = ()
+    values = options.setting_values(args)
+    problems: tuple[str, ...] = ()
     used = {"targets", *_SETTINGS} | (options.JUDGEMENT if hasattr(args, "thresholds") else set())
-    extra = {name: value for name in TARGET_FLAGS if (value := getattr(args, name)) is not None}
+    flags = {name: value for name in TARGET_FLAGS if (value := getattr(args, name)) is not None}
     if args.url is not None:
-        asked, wrong = _configured(given, parse_target(args.url) | extra)
-        given["targets"] = [asked]
-    settings = options.load_noted(given, used=used)
-    for problem in wrong:
-        complain(f"not used here, but wrong: {problem}")
+        target_values, problems = _with_configured(values, parse_target(args.url) | flags)
+        values["targets"] = [target_values]
+    settings = options.load_settings(values, used=used)
+    for problem in problems:
+        print_error(f"not used here, but wrong: {problem}")
     if len(settings.targets) > 1:
         urls = " or ".join(target.url for target in settings.targets)
         raise SettingsError([f"the settings name several servers: give the URL of one, {urls}"])
     (target,) = settings.targets
-    if args.url is None and extra:
-        settings = load(given | {"targets": [overridden(target, extra)]}, used=used)
+    if args.url is None and flags:
+        settings = load(values | {"targets": [with_overrides(target, flags)]}, used=used)
         (target,) = settings.targets
     return settings, target
 
 
-def _configured(given: Mapping[str, Any], asked: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What is `asked` for, with what the settings say of a target of that URL, the one of that name before others.
+def _with_configured(
+    values: Mapping[str, Any], target: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """`target` on top of the configured target with its URL; of several, the one with its name.
 
-    And what is wrong with the settings, if they can't be searched: the target meant may be among them.
+    Also returns the problems of the settings: if they can't be loaded, the configured target may be among them.
     """
     try:
-        known = load(given, used={"config", "targets"}).targets
+        known = load(values, used={"config", "targets"}).targets
     except SettingsError as error:
-        return dict(asked), error.problems
-    same = [target for target in known if same_server(target.url, asked["url"])]
+        return dict(target), error.problems
+    same = [one for one in known if same_server(one.url, target["url"])]
     if not same:
-        return dict(asked), ()
-    found = next((target for target in same if target.name == asked.get("name")), same[0])
-    return overridden(found, {name: value for name, value in asked.items() if value != ""}), ()
+        return dict(target), ()
+    found = next((one for one in same if one.name == target.get("name")), same[0])
+    return with_overrides(found, {name: value for name, value in target.items() if value != ""}), ()
 
 
 @contextlib.asynccontextmanager
@@ -120,67 +125,60 @@ async def stopped_by_signals() -> AsyncIterator[asyncio.Event]:
 
 
 def count(seconds: float, settings: Settings) -> int:
-    """How many scrapes that makes, the first one at once."""
+    """The number of scrapes in `seconds`; the first is at 0 s."""
     return int(seconds / settings.interval_s + 1e-6) + 1
-
-
-class _Asking:
-    """Asks once, beside the scrapes, what the other endpoints of a server say."""
-
-    def __init__(self) -> None:
-        self._task: asyncio.Task[ServerInfo] | None = None
-        self._taken = False
-
-    def take(self, ask: Callable[[], Coroutine[Any, Any, ServerInfo]]) -> ServerInfo | None:
-        """What they said, the first time that it is known."""
-        if self._task is None:
-            self._task = asyncio.create_task(ask())
-        if self._taken or not self._task.done():
-            return None
-        self._taken = True
-        return self._task.result()
-
-    def end(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
 
 
 async def scrapes(
     target: TargetSettings,
     settings: Settings,
-    stop: asyncio.Event,
     *,
     seconds: float | None,
     pace: Callable[[float], Pace] = lambda _: Pace.FULL,
 ) -> AsyncIterator[tuple[float, Outcome]]:
-    """Whole pages, an interval apart, with their monotonic time and what was read meanwhile of the GPUs and, once it
-    answers, of the server's other endpoints, until the time is over or `stop` is set."""
-    from kvwatch.sidecar.clock import SystemClock
-    from kvwatch.sidecar.http_client import ClientError, usable_client
-    from kvwatch.sidecar.polling.gpu_reader import read_beside
-    from kvwatch.sidecar.polling.scrape import Scraper
-    from kvwatch.sidecar.serving.hardening.dns_executor import DnsExecutor
+    """Scrapes at the configured interval, each with its monotonic time, for `seconds` or until a signal.
 
-    asyncio.get_running_loop().set_default_executor(
-        DnsExecutor()
-    )  # nobody waits for a name server at the end
+    An outcome carries the GPU readings since the last one. One of them carries what `/version` and `/v1/models`
+    answered; these requests run beside the scrapes and never delay them.
+    """
+    from kvwatch.sidecar.clock import SystemClock
+    from kvwatch.sidecar.daemon_threads import DnsExecutor
+    from kvwatch.sidecar.http_client import ClientError, usable_client
+    from kvwatch.sidecar.polling.gpu_reader import running_gpu_reader
+    from kvwatch.sidecar.polling.scrape import Scraper
+
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(DnsExecutor())  # a pending DNS lookup does not delay the exit
     clock = SystemClock()
     try:
         client = usable_client(target, "target")
     except ClientError as error:
         raise SettingsError([str(error)]) from None
-    async with client, read_beside(settings, clock) as gpus, contextlib.AsyncExitStack() as stack:
+    async with (
+        stopped_by_signals() as stop,
+        client,
+        running_gpu_reader(settings, clock) as gpus,
+        contextlib.AsyncExitStack() as stack,
+    ):
         scraper, feed = Scraper(target, settings, client), gpus.feed()
-        asking = _Asking()
-        stack.callback(asking.end)
+        server_info: asyncio.Task[ServerInfo] | None = None
+        reported = False
         due = start = clock.now()
         while not stop.is_set():
-            found = await scraper.scrape(pace(clock.now()))
+            outcome = await scraper.scrape(pace(clock.now()))
             now = clock.now()
-            found = replace(found, interval_s=settings.interval_s, gpu=feed.take(now))
-            if isinstance(found, Scrape):
-                found = replace(found, facts=asking.take(scraper.facts))
-            yield now, found
+            outcome = replace(outcome, interval_s=settings.interval_s, gpu=feed.take(now))
+            if isinstance(outcome, Scrape) and server_info is None:
+                server_info = asyncio.create_task(scraper.facts())
+                stack.callback(server_info.cancel)
+            elif (
+                isinstance(outcome, Scrape)
+                and server_info is not None
+                and server_info.done()
+                and not reported
+            ):
+                outcome, reported = replace(outcome, facts=server_info.result()), True
+            yield now, outcome
             due = max(due + settings.interval_s, clock.now())
             if seconds is not None and due > start + seconds + 1e-3:
                 return

@@ -1,13 +1,14 @@
-"""Command line options made from the settings, so that each has one name and one help text everywhere."""
+"""Command-line options made from the settings, so that each has one name and one help text in all commands."""
 
 from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from kvwatch.commands.output import complain
+from kvwatch.commands.output import print_error
 from kvwatch.settings import Settings, load
 from kvwatch.settings.settings_model import choices
 from kvwatch.settings.sources import SECRET, SERVERS, flag
@@ -15,8 +16,12 @@ from kvwatch.settings.target_settings import MOST_SEQS, target_name
 from kvwatch.settings.values import duration
 from kvwatch.settings.values import size as byte_size
 
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+_T = TypeVar("_T")
 _Number = TypeVar("_Number", int, float)
-#: Settings of the judgement.
+
 JUDGEMENT = frozenset(
     {
         "spellings",
@@ -29,8 +34,9 @@ JUDGEMENT = frozenset(
         "history_s",
     }
 )
-#: Several values, one an option or separated by commas.
-_MANY = frozenset({"targets", "alertmanagers", "spellings", "aliases", "thresholds", "disabled"})
+"""Settings of the judgement."""
+_REPEATABLE = frozenset({"targets", "alertmanagers", "spellings", "aliases", "thresholds", "disabled"})
+"""Settings with several values: one per option, or separated by commas."""
 _PLACEHOLDER = {
     "aliases": "SIGNAL=NAME",
     "thresholds": "NAME=VALUE",
@@ -42,47 +48,44 @@ _PLACEHOLDER = {
 
 
 def add_settings(parser: argparse._ActionsContainer, names: Iterable[str] | None = None) -> None:
-    """Options for the settings named, or for all."""
+    """Adds options for the named settings; default: for all but secrets."""
     for name in Settings.model_fields if names is None else names:
         field = Settings.model_fields[name]
         if name in SECRET:
             continue
-        default = (
-            ""
-            if field.default in (None, [], {}) or name == "targets"
-            else f" (default: {_shown(field.default)})"
-        )
-        spelled = [flag(name)] + (["--target"] if name == "targets" else [])
+        default = ""
+        if field.default not in (None, [], {}) and name != "targets":
+            shown = f"{field.default:g}" if isinstance(field.default, float) else field.default
+            default = f" (default: {shown})"
         parser.add_argument(
-            *spelled,
+            flag(name),
+            *(["--target"] if name == "targets" else []),
             dest=name,
             metavar=_PLACEHOLDER.get(name, _kind(name)),
-            action="append" if name in _MANY else "store",
+            action="append" if name in _REPEATABLE else "store",
             help=((field.description or "") + default).replace("%", "%%"),
         )
 
 
-def load_noted(given: Mapping[str, Any], *, used: Collection[str] | None = None) -> Settings:
-    """The settings, as `load` gives them; what the user should know of where they came from goes to stderr."""
-    settings = load(given, used=used)
+def load_settings(values: Mapping[str, Any], *, used: Collection[str] | None = None) -> Settings:
+    """The settings from `kvwatch.settings.load`; prints its notes to standard error."""
+    settings = load(values, used=used)
     for note in settings.notes:
-        complain(note)
+        print_error(note)
     return settings
 
 
-def given(args: argparse.Namespace) -> dict[str, Any]:
-    """The settings that were given as options."""
+def setting_values(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings on the command line."""
     found = {name: getattr(args, name, None) for name in Settings.model_fields}
-    return {name: _joined(name, value) for name, value in found.items() if value is not None}
+    return {name: _join(name, value) for name, value in found.items() if value is not None}
 
 
-def _joined(name: str, value: Any) -> Any:
-    """Options given several times, as one value: text is left for the settings to read."""
-    if name not in _MANY or not isinstance(value, list):
+def _join(name: str, value: Any) -> Any:
+    """A repeated option as one value: `kvwatch.settings` parses the text."""
+    if name not in _REPEATABLE or name in SERVERS or not isinstance(value, list):
         return value
-    if len(value) == 1 or name in SERVERS:
-        return value if name in SERVERS else value[0]
-    return ",".join(value)
+    return value[0] if len(value) == 1 else ",".join(value)
 
 
 def _kind(name: str) -> str:
@@ -95,66 +98,81 @@ def _kind(name: str) -> str:
     return "FILE" if name in {"config", "api_token_file", "tls_cert", "tls_key", "vllm_log"} else "VALUE"
 
 
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def add_json(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--json", action="store_true", help="print the same as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def add_progress(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
-        help="show a progress bar on standard error (default: if that is a terminal)",
+        help="show a progress bar on standard error (default: only in a terminal)",
     )
 
 
 def no_bar(args: argparse.Namespace) -> bool | None:
-    """What tqdm calls `disable`: None leaves it to whether there is a terminal."""
+    """The argument `disable` of tqdm: None shows the bar only in a terminal."""
     return None if args.progress is None else not args.progress
 
 
-def seconds(text: str) -> float:
-    """A duration above zero, for argparse."""
-    return _above_zero(text, duration)
+def progress_bar(args: argparse.Namespace, *, total: int | None, leave: bool = True) -> tqdm[NoReturn]:
+    """A progress bar of scrapes on standard error."""
+    from tqdm import tqdm
+
+    return tqdm(total=total, unit=" scrapes", disable=no_bar(args), file=sys.stderr, leave=leave)
 
 
-def size(text: str) -> int:
-    """A number of bytes above zero, for argparse."""
-    return _above_zero(text, byte_size)
+def add_for(parser: argparse.ArgumentParser, text: str, *, default: float | None = None) -> None:
+    """Adds `--for`, in seconds."""
+    parser.add_argument("--for", dest="seconds", metavar="TIME", type=seconds, default=default, help=text)
 
 
-def _above_zero(text: str, understood: Callable[[str], _Number]) -> _Number:
-    try:
-        value = understood(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text}: must be above 0")
+def argument_type(read: Callable[[str], _T]) -> Callable[[str], _T]:
+    """`read` as a type for argparse: the text of its ValueError becomes the error message."""
+
+    def value(text: str) -> _T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+
     return value
 
 
+@argument_type
+def seconds(text: str) -> float:
+    """A duration above zero, in seconds."""
+    return _above_zero(duration(text))
+
+
+@argument_type
+def size(text: str) -> int:
+    """A size above zero, in bytes."""
+    return _above_zero(byte_size(text))
+
+
+def _above_zero(value: _Number) -> _Number:
+    if value <= 0:
+        raise ValueError("must be above 0")
+    return value
+
+
+@argument_type
 def requests(text: str) -> int:
-    """A number of requests, for argparse."""
-    return _whole(text, 1, MOST_SEQS)
+    """A number of requests."""
+    return _integer(text, 1, MOST_SEQS)
 
 
+@argument_type
 def port(text: str) -> int:
-    """A port to serve on, for argparse."""
-    return _whole(text, 0, 65_535)
+    return _integer(text, 0, 65_535)
 
 
-def _whole(text: str, low: int, high: int) -> int:
+def _integer(text: str, low: int, high: int) -> int:
     if re.fullmatch(r"\s*\d{1,10}\s*", text, re.ASCII) and low <= int(text) <= high:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text}: must be a whole number from {low} to {high}")
+    raise ValueError(f"must be a whole number from {low} to {high}")
 
 
-def name(text: str) -> str:
-    """The name of a target, for argparse."""
-    try:
-        return target_name(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+name = argument_type(target_name)
+"""The name of a target."""

@@ -1,6 +1,6 @@
-"""What goes out: to people without secrets and without what a terminal would obey, to programs as JSON.
+"""Standard output and standard error: text without secrets and control characters, or JSON.
 
-The one place that writes; whatever else is printed goes through here.
+All commands write through this module.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from kvwatch.text.redact import escape, redact
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-_WIDEST = 110
-"""Columns of what is drawn."""
-_UNSEEN = re.compile(r"[^ -~]")
+_MAX_WIDTH = 110
+"""Columns."""
+_NOT_PRINTABLE_ASCII = re.compile(r"[^ -~]")
 
 
 class OutputError(Exception):
-    """Standard output takes no more; the text says why."""
+    """Standard output can't be written; the text gives the reason."""
 
 
-class _Closed(io.TextIOBase):
-    """A standard output that was closed before the start: nothing is lost until something is written."""
+class _ClosedStream(io.TextIOBase):
+    """Replaces a standard output that was closed before the start. The first write fails."""
 
     encoding = "utf-8"
 
@@ -40,77 +40,80 @@ class _Closed(io.TextIOBase):
         raise OSError(errno.EBADF, "standard output is closed")
 
 
-def prepare() -> None:
-    """Makes the standard streams take every text: what they have no character for is written as its code."""
+def prepare_streams() -> None:
+    """Makes the standard streams accept any text: characters that they can't encode become escapes."""
     if sys.stdout is None:
-        sys.stdout = _Closed()
+        sys.stdout = _ClosedStream()
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - to the end of the process
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123 - until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def say(text: str = "", *, end: str = "\n", flush: bool = False) -> None:
-    """Prints for people."""
-    with _writing():
+    """Prints text."""
+    with _checked_write():
         print(escape(redact(text)), end=end, flush=flush)
 
 
-def shown(text: str) -> str:
-    """`text` as it may be shown: without secrets, and without what a terminal would obey. For `draw`."""
+def sanitize(text: str) -> str:
+    """`text` without secrets and control characters, for `draw`."""
     return escape(redact(text), keep="\n")
 
 
-def screen() -> Console:
-    """What draws: plain where nobody looks or no colour is wanted, and never wider than one can read."""
+def terminal() -> Console:
+    """A rich console at most 110 columns wide. It has colours only in a terminal without NO_COLOR."""
     from rich.console import Console
 
-    looked_at = sys.stdout.isatty()
-    colours = "auto" if looked_at and not os.environ.get("NO_COLOR") else None
+    in_terminal = sys.stdout.isatty()
+    colours = "auto" if in_terminal and not os.environ.get("NO_COLOR") else None
     console = Console(file=sys.stdout, color_system=colours, highlight=False, emoji=False, markup=False)  # type: ignore[arg-type]
-    console.width = min(console.width, _WIDEST) if looked_at else _WIDEST
+    console.width = min(console.width, _MAX_WIDTH) if in_terminal else _MAX_WIDTH
     return console
 
 
 def draw(picture: RenderableType) -> None:
-    """Prints for people what `rich` draws: tables and colours. Every text in it must have passed `shown`."""
-    console = screen()
+    """Prints what rich renders. Every text in it must have passed `sanitize`."""
+    console = terminal()
     with console.capture() as drawn:
         console.print(picture, crop=False)
-    with _writing():
-        print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
+    with _checked_write():
+        print("\n".join(line.rstrip() for line in drawn.get().splitlines()), flush=True)
 
 
-def complain(line: str) -> None:
-    """Prints one line to standard error. Where that can't be, there is nobody to tell."""
+def print_error(line: str) -> None:
+    """Prints one line to standard error, if that can be written."""
     with contextlib.suppress(OSError):
         print(f"kvwatch: {escape(redact(line), keep='')}", file=sys.stderr)
 
 
 def print_json(data: Mapping[str, Any], *, indent: int | None = 2) -> None:
-    """Prints for programs; in ASCII where standard output is not UTF-8."""
-    text = json.dumps(_shown(json_safe(data)), indent=indent, ensure_ascii=not _is_utf8(), allow_nan=False)
+    """Prints JSON without secrets; in ASCII unless standard output is UTF-8."""
+    text = json.dumps(
+        _redact_all(json_safe(data)), indent=indent, ensure_ascii=not _is_utf8(), allow_nan=False
+    )
     if not text.isascii() or "\x7f" in text:
-        text = _UNSEEN.sub(lambda found: _as_json(found[0]), text)
-    with _writing():
+        text = _NOT_PRINTABLE_ASCII.sub(lambda found: _escape_json(found[0]), text)
+    with _checked_write():
         print(text, flush=indent is None)
 
 
-def finish() -> None:
-    """Writes what is still held back."""
-    with _writing():
+def flush() -> None:
+    """Writes what is still buffered."""
+    with _checked_write():
         sys.stdout.flush()
 
 
-def give_up() -> None:
-    """Lets what Python still wants to write at its end go nowhere."""
+def discard_rest() -> None:
+    """Sends what Python still has buffered to the null device."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
-def _writing() -> Iterator[None]:
+def _checked_write() -> Iterator[None]:
+    """Turns an OSError into an `OutputError`; a broken pipe passes."""
     try:
         yield
     except BrokenPipeError:
@@ -126,20 +129,16 @@ def _is_utf8() -> bool:
         return False
 
 
-def _as_json(char: str) -> str:
-    return (
-        char
-        if char.isprintable() or char == "\n"
-        else json.dumps(char)[1:-1]
-        if char != "\x7f"
-        else "\\u007f"
-    )
+def _escape_json(char: str) -> str:
+    if char.isprintable() or char == "\n":
+        return char
+    return "\\u007f" if char == "\x7f" else json.dumps(char)[1:-1]
 
 
-def _shown(value: Any) -> Any:
-    """Plain data with no secret in its texts."""
+def _redact_all(value: Any) -> Any:
+    """Plain data without secrets in its texts."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, dict):
-        return {name: _shown(one) for name, one in value.items()}
-    return [_shown(one) for one in value] if isinstance(value, list) else value
+        return {name: _redact_all(one) for name, one in value.items()}
+    return [_redact_all(one) for one in value] if isinstance(value, list) else value

@@ -1,60 +1,60 @@
-"""A plan in words and tables for a terminal."""
+"""A plan, and a running server compared with it, as text and tables for a terminal."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from kvwatch.capacity import request_lengths
+from kvwatch.capacity.request_lengths import CONCURRENCIES, memory_table
 from kvwatch.capacity.units import GIB, gib, thousands
 from kvwatch.commands.output import say
+from kvwatch.core.history.regimes import Regime
 
 if TYPE_CHECKING:
-    from kvwatch.capacity.kv_plan import Plan
+    from kvwatch.capacity import Plan
+    from kvwatch.capacity.serving import Advice
     from kvwatch.capacity.sizing import Sizing
 
 _WIDTH = 100
 _NONE = "-"
 
 
-def show(plan: Plan) -> None:
+def show(plan: Plan | None, advice: Advice | None) -> None:
+    if plan is not None:
+        _show_plan(plan)
+    if advice is not None:
+        if plan is not None:
+            say("")
+        for line in _advice(advice):
+            if line.startswith("- "):
+                _item(line[2:])
+            else:
+                say(line)
+
+
+def _show_plan(plan: Plan) -> None:
     say(plan.layout.model.family)
     for name, value in _summary(plan):
         say(f"  {name:<26} {value}")
     say("\nStep by step:")
     for step in plan.steps:
         _item(step)
-    unit = "GiB" if max(map(max, request_lengths.table(plan.layout, plan.rungs))) >= GIB else "MiB"
-    _table(
-        f"\n{unit} on each GPU, by length and requests at once:",
-        *_by_length(plan, GIB if unit == "GiB" else GIB >> 10),
-    )
+    _table(*_by_length(plan))
     if plan.variants:
         _table("\nOne change at a time:", *_side_by_side(plan))
     say("\nTo start it:")
     say(f"  {plan.serve}")
-    say("\nTo know:")
+    say("\nNotes:")
     for warning in plan.warnings:
         _item(warning)
-
-
-def show_live(lines: Iterable[str], *, first: bool) -> None:
-    """What a running server says, after the plan or alone; items begin with a dash."""
-    if not first:
-        say("")
-    for line in lines:
-        if line.startswith("- "):
-            _item(line[2:])
-        else:
-            say(line)
 
 
 def _summary(plan: Plan) -> Iterable[tuple[str, str]]:
     layout, sizing, length = plan.layout, plan.sizing, plan.length
     yield "bytes a token, each GPU", thousands(layout.bytes_per_token_per_gpu)
     if layout.windowed_bytes_per_token_per_gpu:
-        yield "  more within windows", thousands(layout.windowed_bytes_per_token_per_gpu)
+        yield "  more inside windows", thousands(layout.windowed_bytes_per_token_per_gpu)
     if layout.bytes_per_token_total != layout.bytes_per_token_per_gpu:
         yield "bytes a token, all GPUs", thousands(layout.bytes_per_token_total)
     yield "cache type", f"{layout.dtype.name} ({layout.dtype.meaning}); model {layout.model.dtype}"
@@ -71,29 +71,29 @@ def _summary(plan: Plan) -> Iterable[tuple[str, str]]:
         )
         if sizing.max_concurrency is not None:
             yield "full requests at once", f"{sizing.max_concurrency:.2f}"
-        for name, at in plan.served.items():
+        for name, at in plan.lengths.items():
             yield f"{name} requests at once", f"{sizing.concurrency(at):.2f} of {thousands(at)} tokens"
 
 
-def _by_length(plan: Plan, unit: int) -> tuple[list[str], list[list[str]]]:
-    rungs = plan.rungs
-    heads = ["tokens", *(f"{count}×" for count in request_lengths.CONCURRENCIES)]
-    marks = {at: name for name, at in plan.served.items()}
-    if plan.sizing is not None:
-        heads.append("at once")
-    heads.append("")
+def _by_length(plan: Plan) -> tuple[str, list[str], list[list[str]]]:
+    """Memory by length and requests at once: title, heads and rows."""
+    lengths, sizing = plan.table_lengths, plan.sizing
+    needs = memory_table(plan.layout, lengths)
+    unit, name = (GIB, "GiB") if max(map(max, needs)) >= GIB else (GIB >> 10, "MiB")
+    marks = {at: name for name, at in plan.lengths.items()}
     memory = plan.budget.available if plan.budget else None
+    heads = ["tokens", *(f"{count}×" for count in CONCURRENCIES), *(["at once"] if sizing else []), ""]
     rows = []
-    for rung, row in zip(rungs, request_lengths.table(plan.layout, rungs), strict=True):
+    for length, row in zip(lengths, needs, strict=True):
         cells = [f"{need / unit:,.2f}{'*' if memory is not None and need > memory else ' '}" for need in row]
-        more = [f"{plan.sizing.concurrency(rung):,.1f}"] if plan.sizing is not None else []
-        named = [marks[rung]] if rung in marks else []
-        if rung == plan.length:
+        fits = [f"{sizing.concurrency(length):,.1f}"] if sizing else []
+        named = [marks[length]] if length in marks else []
+        if length == plan.length:
             named.append("max_model_len")
-        rows.append([thousands(rung), *cells, *more, ", ".join(named)])
+        rows.append([thousands(length), *cells, *fits, ", ".join(named)])
     if memory is not None:
         rows.append(["* does not fit"])
-    return heads, rows
+    return f"\n{name} on each GPU, by length and requests at once:", heads, rows
 
 
 def _side_by_side(plan: Plan) -> tuple[list[str], list[list[str]]]:
@@ -119,8 +119,65 @@ def _at_once(sizing: Sizing | None) -> str:
     return f"{sizing.max_concurrency:.2f}{'' if sizing.fits else ' (does not start)'}"
 
 
+def _advice(advice: Advice) -> Iterator[str]:
+    """The running server as lines; items begin with a dash."""
+    server = advice.server
+    several = f", {server.engines} engines; numbers are of the busiest" if server.engines > 1 else ""
+    yield f"{server.url}: {server.model_name}{several}"
+    yield from _lengths(advice)
+    yield from _cache(advice)
+    running, waiting = (
+        "unknown" if one is None else f"{one:.0f}" for one in (server.running, server.waiting)
+    )
+    used = f", KV cache usage {server.usage:.0%}" if server.usage is not None else ""
+    yield f"- now: {running} running, {waiting} waiting{used}"
+    if server.regime not in {Regime.UNKNOWN, Regime.DOWN}:
+        yield f"- regime: {server.regime}"
+    if server.served.total:
+        yield "What each change would do:"
+        yield from (f"- {one.change}: {one.effect}" for one in advice.options)
+    yield f"Helps most now: {advice.helps_most or 'nothing'}: {advice.why}"
+
+
+def _lengths(advice: Advice) -> Iterator[str]:
+    server, total = advice.server, advice.server.served.total
+    limit = "unknown" if server.max_model_len is None else thousands(server.max_model_len)
+    if not total:
+        yield f"- {server.served.count:.0f} requests served, too few for their lengths; max_model_len {limit}"
+        return
+    bounds = server.served.at_least
+    lengths = ", ".join(
+        f"{name} {'≥ ' if name in bounds else ''}{thousands(at)}" for name, at in total.items()
+    )
+    times = f", {server.max_model_len / total['p99']:.1f} × p99" if server.max_model_len else ""
+    yield (
+        f"- lengths of {thousands(server.served.count)} requests, prompt and output: {lengths} tokens;"
+        f" max_model_len {limit}{times}"
+    )
+    if advice.fits:
+        fits = ", ".join(f"{count:,.1f} of {name}" for name, count in advice.fits.items())
+        yield f"- such requests fit at once: {fits}"
+        if advice.plan is None:
+            yield "- assumed: every token needs the same memory; for a model with windows or states give --config"
+    elif server.hybrid:
+        yield "- how many fit at once is unknown without --config: this model keeps states in addition to tokens"
+    else:
+        yield f"- how many fit at once is unknown: {server.capacity_reason}"
+
+
+def _cache(advice: Advice) -> Iterator[str]:
+    server = advice.server
+    if server.capacity_tokens is not None:
+        full = f", {server.max_concurrency:.2f} full requests" if server.max_concurrency else ""
+        yield f"- vLLM reports a cache of {thousands(server.capacity_tokens)} tokens{full}"
+    if advice.planned is not None and server.capacity_tokens:
+        tokens, fit = advice.planned
+        off = tokens / server.capacity_tokens - 1
+        yield f"- planned from its blocks: {thousands(tokens)} tokens, {fit:.2f} full requests ({off:+.1%})"
+
+
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns of equal width, the first to the left, numbers to the right; a row of one cell is a remark."""
+    """Prints columns: text aligned left, numbers right. A row of one cell is a remark."""
     say(title)
     full = [row for row in rows if len(row) == len(heads)]
     widths = [max(len(row[i]) for row in (heads, *full)) for i in range(len(heads))]

@@ -1,4 +1,4 @@
-"""`kvwatch render`: everything in a checkout that is made from the code."""
+"""`kvwatch render`: writes the rendered files of a checkout."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ examples:
   kvwatch render            in a checkout of kvwatch
   kvwatch render --check    is anything stale?
   kvwatch render --config alerts.toml
-                            alerts with labels, severities, links and an objective of your own; dashboards
-                            with your matchers and runbooks
+                            alerts with your labels, severities, links and objective; dashboards with your
+                            matchers and runbooks
 
 exit codes:
-  0  written, or with --check: all is current
-  1  with --check: something is stale
-  2  this is no checkout of kvwatch, or the file can't be used
+  0  written, or with --check: all files are current
+  1  with --check: a file is stale
+  2  this is no checkout of kvwatch, or FILE can't be used
 """
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--check", action="store_true", help="write nothing, say what is stale")
+    parser.add_argument("--check", action="store_true", help="list the stale files and write nothing")
     parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
-        help="what alerts and dashboards should be like (TOML; README: Alerts)",
+        help="options for alerts and dashboards (TOML; README: Alerts)",
     )
 
 

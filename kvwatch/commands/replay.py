@@ -1,17 +1,16 @@
-"""`kvwatch replay`: a recording, judged by its own clock as it would have been live."""
+"""`kvwatch replay`: judges a recording by its own clock, as if it were live."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
 
 from kvwatch.commands import options, terminal_text
-from kvwatch.commands.output import complain, print_json, say
+from kvwatch.commands.output import draw, print_error, print_json, say
 from kvwatch.commands.watch import Watch
+from kvwatch.core.export import report
 from kvwatch.core.judgement.pipeline import next_pace
-from kvwatch.core.judgement.state import Event, Transition
 from kvwatch.recording import ClockStep, Skipped, outcome_of, read, with_spacing
 from kvwatch.settings import Settings, TargetSettings
 
@@ -24,10 +23,10 @@ examples:
   curl -s localhost:8000/metrics | kvwatch replay -
 
 exit codes:
-  0  the recording was replayed, whatever was found
+  0  the recording was replayed, with or without findings
   2  nothing in it could be replayed, or a setting is wrong
 """
-_SHOWN = 10
+_MAX_LISTED = 10
 _USED = frozenset({"config", "targets", *options.JUDGEMENT})
 
 
@@ -35,10 +34,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file",
         metavar="FILE",
-        help="a recording made by `kvwatch record`, or a saved page of metrics; - is standard input",
+        help="a recording from `kvwatch record`, or a saved page of metrics; - is standard input",
     )
     parser.add_argument(
-        "--target", metavar="NAME", type=options.name, help="what to call the recorded server (default: vllm)"
+        "--target", metavar="NAME", type=options.name, help="name for the recorded server (default: vllm)"
     )
     parser.add_argument(
         "--max-num-seqs",
@@ -53,7 +52,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    settings = options.load_noted(options.given(args), used=_USED)
+    settings = options.load_settings(options.setting_values(args), used=_USED)
     target = _target(settings, args)
     watch = Watch(target.name, settings.policy(target))
     skipped: list[Skipped] = []
@@ -67,23 +66,27 @@ def main(args: argparse.Namespace) -> int:
                 skipped.append(record)
                 continue
             spacings.add(spacing)
-            told = len(watch.events)
             pace = next_pace(watch.state, record.t)
-            transitions = watch.take(outcome_of(record, interval_s=spacing, pace=pace), record.t)
-            if not args.json:
-                _print_lines(watch, watch.events[told:], transitions)
+            old_events = len(watch.events)
+            transitions = watch.feed(outcome_of(record, interval_s=spacing, pace=pace), record.t)
+            if args.json:
+                continue
+            start = watch.start or 0.0
+            for event in watch.events[old_events:]:
+                say(terminal_text.event(event, start))
+            for change in transitions:
+                say(terminal_text.transition(report.transition(change, start=start)))
     if args.json:
         print_json(as_data(watch, skipped, steps))
     else:
-        _print_end(watch, skipped, spacings)
-        _print_steps(watch, steps)
+        _print_end(watch, skipped, steps, spacings)
     if not watch.samples:
-        complain(f"nothing in {args.file} could be replayed")
+        print_error(f"nothing in {args.file} could be replayed")
     return 0 if watch.samples else 2
 
 
 def _target(settings: Settings, args: argparse.Namespace) -> TargetSettings:
-    """The target by name out of the settings, else one of that name."""
+    """The configured target with this name, or a new one. Without a name, the only configured target."""
     known = {target.name: target for target in settings.targets}
     found = known.get(args.target) or TargetSettings(name=args.target or "vllm")
     if args.target is None and len(known) == 1:
@@ -100,44 +103,37 @@ def as_data(watch: Watch, skipped: list[Skipped], steps: list[ClockStep]) -> dic
     }
 
 
-def _print_lines(watch: Watch, events: Iterable[Event], transitions: Iterable[Transition]) -> None:
-    start = watch.start or 0.0
-    for event in events:
-        say(terminal_text.event(event, start))
-    for transition in transitions:
-        say(terminal_text.transition(transition, start))
-
-
-def _print_end(watch: Watch, skipped: list[Skipped], spacings: set[float]) -> None:
+def _print_end(watch: Watch, skipped: list[Skipped], steps: list[ClockStep], spacings: set[float]) -> None:
     if watch.samples:
-        _print_watched(watch, spacings)
-    by_reason: dict[str, list[int]] = {}
+        _print_totals(watch, spacings)
+    lines: dict[str, list[int]] = {}
     for one in skipped:
-        by_reason.setdefault(one.reason, []).append(one.line)
+        lines.setdefault(one.reason, []).append(one.line)
     if skipped:
-        say(f"\nSkipped, since it could not be read: {len(skipped)}")
-    for reason, lines in by_reason.items():
-        shown = ", ".join(map(str, lines[:_SHOWN])) + (", …" if len(lines) > _SHOWN else "")
+        say(f"\nSkipped, not readable: {len(skipped)}")
+    for reason, numbers in lines.items():
+        shown = ", ".join(map(str, numbers[:_MAX_LISTED])) + (", …" if len(numbers) > _MAX_LISTED else "")
         say(f"  {reason}: line {shown}")
-
-
-def _print_steps(watch: Watch, steps: list[ClockStep]) -> None:
     if steps:
         say("\nNotes:")
-    for one in steps[:_SHOWN]:
-        say(f"  {terminal_text.clock(one.t - (watch.start or 0.0))}  {one.text}")
-    if len(steps) > _SHOWN:
-        say(f"  and {len(steps) - _SHOWN} times more")
+    for step in steps[:_MAX_LISTED]:
+        say(f"  {terminal_text.clock(step.t - (watch.start or 0.0))}  {step.text}")
+    if len(steps) > _MAX_LISTED:
+        say(f"  and {len(steps) - _MAX_LISTED} more")
 
 
-def _print_watched(watch: Watch, spacings: set[float]) -> None:
+def _print_totals(watch: Watch, spacings: set[float]) -> None:
+    from kvwatch.commands.terminal_layout import lay_out_finding
+
     if not watch.transitions:
         say("    no symptom changed its state")
-    fewest, most = f"{min(spacings):.2g}", f"{max(spacings):.2g}"
-    every = fewest if fewest == most else f"{fewest} to {most}"
-    say(f"\n{terminal_text.scrapes(watch.samples, watch.duration_s, watch.failures)}; one every {every} s")
-    say(f"Time per regime: {terminal_text.shares(watch.regimes())}")
+    shortest, longest = f"{min(spacings):.2g}", f"{max(spacings):.2g}"
+    interval = shortest if shortest == longest else f"{shortest} to {longest}"
+    counts = terminal_text.scrape_counts(watch.samples, watch.duration_s, watch.failures)
+    say(f"\n{counts}; one every {interval} s")
+    say(f"Time per regime: {terminal_text.regime_shares(watch.regimes())}")
     firing = watch.findings()
     say(f"\nFiring at the end: {len(firing) or 'nothing'}")
     for one in firing:
-        say(f"\n{terminal_text.finding(one)}")
+        say()
+        draw(lay_out_finding(one))

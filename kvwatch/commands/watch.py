@@ -1,4 +1,4 @@
-"""One target watched from a start to an end: what `replay` and `check` tell afterwards."""
+"""One target watched from start to end: what `check`, `replay`, `record` and `plan` report of it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kvwatch.core.model.snapshot import EngineKey
 
 
 class Watch:
-    """Feeds outcomes through `advance` and adds up what happened.
+    """Feeds outcomes to `advance` and keeps totals.
 
-    Seconds are those between two outcomes, booked under what was told at the first of them; over several
-    engines a symptom fires while it does on any, and is unknown while it can't be told on any.
+    The seconds between two outcomes count under the symptoms and regimes at the first of them. Over several engines
+    a symptom fires while it fires on any, and is unknown while it is unknown on any.
     """
 
     def __init__(self, target: str, policy: Policy) -> None:
@@ -28,45 +28,43 @@ class Watch:
         self.good: State | None = None
         """The state after the newest page that could be read."""
         self.start: float | None = None
+        """Monotonic time of the first outcome."""
         self.samples = 0
         self.transitions: list[Transition] = []
         self.events: list[Event] = []
-        """What happened once: those of the state, and ``down`` and ``up_again``."""
+        """The events of the state, and ``down`` and ``up_again``."""
         self._down_since: float | None = None
-        self._judged = [row for row in SYMPTOMS if row.id not in policy.disabled]
-        self._firing: defaultdict[str, float] = defaultdict(float)
-        self._unknown: defaultdict[str, float] = defaultdict(float)
-        self._first: dict[str, float] = {}
-        self._gone: defaultdict[str, float] = defaultdict(float)
-        """Seconds per regime of engines that are no longer kept."""
-        self._now_firing: set[str] = set()
-        self._now_unknown: set[str] = set()
+        self._firing_s: defaultdict[str, float] = defaultdict(float)
+        self._unknown_s: defaultdict[str, float] = defaultdict(float)
+        self._first_fired_s: dict[str, float] = {}
+        self._vanished_s: defaultdict[str, float] = defaultdict(float)
+        """Seconds per regime of engines that vanished."""
+        self._firing: set[str] = set()
+        self._unknown: set[str] = set()
 
-    def take(self, outcome: Outcome | LogReport, now: float) -> tuple[Transition, ...]:
-        """Takes an outcome at `now`; the transitions that it brought. Its events are then the last of `events`."""
+    def feed(self, outcome: Outcome | LogReport, now: float) -> tuple[Transition, ...]:
+        """Judges an outcome at `now` (monotonic seconds). Returns its transitions; appends its events to `events`."""
         before = self.state
         self.state, transitions = advance(before, outcome, now)
         now = self.state.now if self.state.now is not None else now
-        if self.start is None:
-            self.start = now
+        self.start = now if self.start is None else self.start
         elapsed = now - before.now if before.now is not None else 0.0
-        for symptom in self._now_firing:
-            self._firing[symptom] += elapsed
-        for symptom in self._now_unknown:
-            self._unknown[symptom] += elapsed
+        for symptom in self._firing:
+            self._firing_s[symptom] += elapsed
+        for symptom in self._unknown:
+            self._unknown_s[symptom] += elapsed
         for key in before.engines.keys() - self.state.engines.keys():
             for regime, seconds in before.engines[key].regime_seconds.items():
-                self._gone[regime] += seconds
+                self._vanished_s[regime] += seconds
         self.samples += 1
         self.transitions += transitions
-        self._note_events(before)
+        self._add_events(before)
         if self.state.up:
             self.good = self.state
-        self._look(now)
+        self._update_symptoms(now - self.start)
         return transitions
 
-    def _note_events(self, before: State) -> None:
-        """Notes what happened with the newest outcome."""
+    def _add_events(self, before: State) -> None:
         now, wall, key = self.state.now or 0.0, self.state.wall or 0.0, EngineKey(self.state.target)
         if self.state.up and self._down_since is not None:
             self.events.append(Event(now, wall, "up_again", key, {"down_seconds": now - self._down_since}))
@@ -78,18 +76,20 @@ class Watch:
             detail = {"failure": str(self.state.error.kind), "detail": self.state.error.detail}
             self.events.append(Event(now, wall, "down", key, detail))
 
-    def _look(self, now: float) -> None:
-        """Notes what fires and what is unknown from here on."""
-        assert self.start is not None  # noqa: S101 - set by `take`
-        living = list(lifecycles(self.state))
-        self._now_firing = {name for _, name, life in living if life.stage is Stage.FIRING}
-        self._now_unknown = {
-            name for _, name, life in living if life.verdict is Verdict.UNKNOWN or life.stage is Stage.UNKNOWN
+    def _update_symptoms(self, elapsed: float) -> None:
+        """Updates which symptoms fire and which are unknown, `elapsed` seconds after the start."""
+        lives = list(lifecycles(self.state))
+        self._firing = {name for _, name, life in lives if life.stage is Stage.FIRING}
+        self._unknown = {
+            name for _, name, life in lives if life.verdict is Verdict.UNKNOWN or life.stage is Stage.UNKNOWN
         }
         if not self.state.engines:
-            self._now_unknown |= {row.id for row in self._judged if row.scope is Scope.ENGINE}
-        for symptom in self._now_firing:
-            self._first.setdefault(symptom, now - self.start)
+            disabled = self.state.policy.disabled
+            self._unknown |= {
+                row.id for row in SYMPTOMS if row.scope is Scope.ENGINE and row.id not in disabled
+            }
+        for symptom in self._firing:
+            self._first_fired_s.setdefault(symptom, elapsed)
 
     @property
     def duration_s(self) -> float:
@@ -97,31 +97,30 @@ class Watch:
 
     @property
     def failures(self) -> dict[str, int]:
-        """Outcomes that gave nothing, by kind; pages that could not be read are among them."""
+        """The number of failed scrapes by kind, including pages that could not be parsed."""
         return {kind: count for kind, count in self.state.outcomes.items() if kind != "ok" and count}
 
-    @property
-    def failed(self) -> int:
-        return sum(self.failures.values())
-
     def regimes(self) -> dict[str, float]:
-        """Seconds per regime, over all engines, and the time in which no engine was known."""
-        seconds = self._gone.copy()
-        for held in (self.state.unattended_seconds, *(e.regime_seconds for e in self.state.engines.values())):
-            for regime, some in held.items():
-                seconds[str(regime)] += some
-        return {regime: round(some, 3) for regime, some in sorted(seconds.items()) if some > 0}
+        """Seconds per regime, over all engines, including the time before the first engine was known."""
+        total = self._vanished_s.copy()
+        for regimes in (
+            self.state.regime_seconds_without_engines,
+            *(engine.regime_seconds for engine in self.state.engines.values()),
+        ):
+            for regime, seconds in regimes.items():
+                total[str(regime)] += seconds
+        return {regime: round(seconds, 3) for regime, seconds in sorted(total.items()) if seconds > 0}
 
     def findings(self) -> list[dict[str, Any]]:
-        """What fires at the end."""
+        """The present findings."""
         return [report.finding(one, now_wall=self.state.wall) for one in findings(self.state)]
 
     def pending(self) -> list[tuple[EngineKey, str]]:
-        """Symptoms on the way to firing."""
+        """The pending symptoms."""
         return [(key, name) for key, name, life in lifecycles(self.state) if life.stage is Stage.PENDING]
 
     def unknown(self) -> list[tuple[EngineKey, str, str]]:
-        """What can't be told at the end, of which engine, and why."""
+        """The unknown symptoms, each with its engine and the reason."""
         return [
             (key, name, life.reason)
             for key, name, life in lifecycles(self.state)
@@ -129,32 +128,30 @@ class Watch:
         ]
 
     def fired(self, symptom: str) -> bool:
-        """Whether a symptom ever fired, on any engine."""
-        return symptom in self._first
+        """Whether a symptom fired at any time, on any engine."""
+        return symptom in self._first_fired_s
 
     def as_data(self) -> dict[str, Any]:
-        """All of it as plain data for JSON."""
+        """Totals, events, transitions and engines for JSON."""
         good = self.good or self.state
-        shift = report.wall_offset(good)
+        offset, start = report.wall_offset(good), self.start or 0.0
         return {
             "samples": self.samples,
-            "failed_scrapes": self.failed,
+            "failed_scrapes": sum(self.failures.values()),
             "duration_s": round(self.duration_s, 3),
-            "events": [
-                report.event(one) | {"t": round(one.t - (self.start or 0.0), 3)} for one in self.events
-            ],
-            "transitions": [report.transition(one, start=self.start or 0.0) for one in self.transitions],
+            "events": [report.event(one) | {"t": round(one.t - start, 3)} for one in self.events],
+            "transitions": [report.transition(one, start=start) for one in self.transitions],
             "symptoms": {row.id: self._symptom(row.id) for row in SYMPTOMS},
             "regimes": self.regimes(),
             **report.gpus(good),
-            "engines": [report.engine(engine, wall_offset=shift) for engine in good.engines.values()],
+            "engines": [report.engine(engine, wall_offset=offset) for engine in good.engines.values()],
         }
 
     def _symptom(self, name: str) -> dict[str, Any]:
-        first = self._first.get(name)
+        first = self._first_fired_s.get(name)
         return {
             "fired": first is not None,
             "first_fired_s": None if first is None else round(first, 3),
-            "firing_s": round(self._firing[name], 3),
-            "unknown_s": round(self._unknown[name], 3),
+            "firing_s": round(self._firing_s[name], 3),
+            "unknown_s": round(self._unknown_s[name], 3),
         }

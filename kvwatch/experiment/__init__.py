@@ -1,20 +1,14 @@
-"""Recorded runs against each other: what one changed option did, and how sure that is.
+"""Comparison of recorded runs: what one changed option did, and how certain that is.
 
 ::
 
-    recording ─► Run ─► Estimates ─┐
-    recording ─► Run ─► Estimates ─┴► Comparison ─► text, Markdown, HTML, data
+    recording ─► MeasuredRun ─► estimates ─┐
+    recording ─► MeasuredRun ─► estimates ─┴► Comparison ─► text, Markdown, HTML, JSON
 
-`run` replays a recording through the same `advance` as live and collects what each step of it gained (`series`).
-Every one of the `measures` is worked out of sums of such steps (`totals`): of all of them for its value, of resampled
-ones for its error (`bootstrap`, `estimate`). `verdict` says what a difference means, `configuration` what changed
-between the servers, `comparability` what else did, `soundness` what to know of one run. `report` has it as data,
-`words` in words; `text` and `html` lay them out.
+`measured_run` replays a recording and collects the increments of each step (`series`). Each of the `measures` is
+computed from sums of steps: of all steps for its value, of resampled ones for its error (`bootstrap`, `estimate`).
+`differences` gives the verdicts, `configuration` the changed options, `cautions` what else differed.
+`comparison_rows` has the words; `comparison_text`, `comparison_html` and `comparison_data` lay them out.
+
+Requires numpy and scipy, which the extra ``compare`` installs.
 """
-
-from kvwatch.experiment.comparison import MARGIN, Comparison, compare
-from kvwatch.experiment.comparison_data import as_data
-from kvwatch.experiment.comparison_text import as_markdown, as_text
-from kvwatch.experiment.measured_run import MeasuredRun, run_of
-
-__all__ = ["MARGIN", "Comparison", "MeasuredRun", "as_data", "as_markdown", "as_text", "compare", "run_of"]

@@ -1,132 +1,133 @@
-"""The error of a number of one run: the circular block bootstrap.
+"""Standard errors of the numbers of one run, by the circular block bootstrap.
 
-Requests that are in a server together share its queue, so the seconds of a run are not independent, and an error
-that takes them so is too small. Here the run is cut into blocks of time; blocks are drawn with replacement, a run's
-worth of them, with the begin of the run following its end (Politis and Romano, 1992); the number is worked out anew;
-and the standard deviation over many such draws is its standard error. It is widened by the root of k / (k - 1), k the
-blocks that fit in the run, since within one run blocks differ less from their mean than from the truth.
+Requests in a server share its queue, so the seconds of a run are not independent, and an error that ignores this
+is too small. The bootstrap cuts the run into blocks of time and draws as many blocks as fit in the run, with
+replacement; a block that passes the end continues at the start (Politis and Romano, 1992). The standard deviation of
+a number over many draws is its standard error. It is multiplied by the root of k / (k - 1), k the blocks that fit in
+the run, because blocks of one run differ less from their own mean than from the true one.
 
-A block is a tenth of the run, as long as that is twice what Politis and White (2004, corrected 2009) find best for
-the error of a mean, from how long what the run did still resembles itself; otherwise it is that long. (What is best
-for an error is too short for an interval, and few long blocks cost little: Student's t of 9 degrees of freedom is
-2.26, that of very many 1.96. Schmeiser, 1982.) A run that resembles itself for more than an eighth of its length is
-drawn in eighths, and counted as the few blocks that it has, down to 3: its intervals are wide.
+A block is a tenth of the run, or twice the optimal length for the error of a mean (Politis and White, 2004, corrected
+2009) if that is longer: the optimum is too short for an interval, and few long blocks cost little (Schmeiser, 1982).
+A block is at most an eighth of the run. If it should be longer, the run counts as fewer independent blocks, at least
+3, and its intervals are wide.
 
-The seed is fixed, so the same recordings give the same report.
+The seed is fixed: the same recordings give the same report.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from math import ceil, log10, sqrt
-from operator import add, itemgetter, mul
-from statistics import fmean, stdev
 
-from kvwatch.experiment.series import RUNNING, WAITING, RunSeries, per_second, total
-from kvwatch.experiment.totals import Totals
+import numpy as np
+
+from kvwatch.experiment.series import RUNNING, USAGE_LEVELS, WAITING, Array, RunSeries, column
 
 DRAWS = 1000
-"""Draws of a bootstrap: an error is then itself known within some 2 %."""
+"""Draws of a bootstrap: the error itself is then known to about 2 %."""
 SEED = 20_240_601
-FEWEST_BLOCKS = 8
+_MIN_BLOCKS = 8
 """A block is at most this part of a run."""
-LONGER = 2.0
-"""How many times the length that is best for an error a block is."""
 _USUAL_BLOCKS = 10
-_FEWEST_INDEPENDENT = 3.0
-"""A run counts as so many blocks at least: with less there would be no error to tell."""
-_FEWEST_STEPS = 24
-"""Three steps a block, at least."""
+_MIN_INDEPENDENT = 3.0
+_MIN_STEPS = 24
+"""Three steps per block."""
+_OPTIMAL_LENGTHS = 2.0
+"""Length of a block, in optimal lengths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resampled:
-    """Draws of one run. `blocks` is how many blocks fit in it, `block_s` how long one is."""
+    """Sums of columns over each draw of a run. `blocks` is the number of independent blocks in the run, `block_s` the
+    length of one in seconds."""
 
-    draws: tuple[Totals, ...]
+    sums: Mapping[str, Array]
     blocks: float
     block_s: float
 
-    def error(self, of: Callable[[Totals], float | None]) -> float | None:
-        """The standard error of a number; None if too many draws can't tell it."""
-        found = [value for draw in self.draws if (value := of(draw)) is not None]
-        if len(found) < max(0.95 * len(self.draws), 2):
+    def sum(self, name: str) -> Array:
+        return self.sums.get(name, np.zeros(DRAWS))
+
+    def ratio(self, numerator: Array, denominator: Array) -> Array:
+        """Element by element; NaN where the denominator is 0."""
+        found: Array = np.divide(numerator, denominator, out=np.full(DRAWS, np.nan), where=denominator > 0)
+        return found
+
+    def usage(self, q: float) -> Array:
+        """The q-quantile of KV usage over time in each draw."""
+        levels = [i for i in range(USAGE_LEVELS + 1) if column("usage", i) in self.sums]
+        if not levels:
+            return np.full(DRAWS, np.nan)
+        reached = np.cumsum([self.sums[column("usage", i)] for i in levels], axis=0)
+        first = (reached >= q * reached[-1]).argmax(axis=0)
+        found: Array = np.where(reached[-1] > 0, np.array(levels)[first] / USAGE_LEVELS, np.nan)
+        return found
+
+    def error(self, drawn: Array) -> float | None:
+        """The standard error of a number, from its value in each draw; None if more than 5 % have no value."""
+        known = drawn[~np.isnan(drawn)]
+        if len(known) < 0.95 * len(drawn):
             return None
-        return stdev(found) * sqrt(self.blocks / (self.blocks - 1))
+        return float(known.std(ddof=1)) * sqrt(self.blocks / (self.blocks - 1))
 
 
-def resample(series: RunSeries, *, draws: int = DRAWS, seed: int = SEED) -> Resampled | None:
-    """Draws of a run; None if it is too short for any."""
+def resample(series: RunSeries) -> Resampled | None:
+    """Draws of a run; None if it has fewer than 24 steps."""
     steps = len(series.ends)
-    if steps < _FEWEST_STEPS:
+    if steps < _MIN_STEPS:
         return None
     wanted = block_length(series)
-    length = min(ceil(wanted), steps // FEWEST_BLOCKS)
-    blocks = max(steps / max(wanted, length), _FEWEST_INDEPENDENT)
-    chance = random.Random(seed)  # noqa: S311 - a simulation
-    picks = [
-        itemgetter(*[chance.randrange(steps) for _ in range(ceil(steps / length))]) for _ in range(draws)
-    ]
-    drawn: list[dict[str, float]] = [{} for _ in range(draws)]
-    for name, values in series.columns.items():
-        if not any(values):
-            continue
-        ahead = _block_sums(values, length)
-        for pick, sums in zip(picks, drawn, strict=True):
-            sums[name] = sum(pick(ahead))
-    duration = series.ends[-1] - series.ends[0]
+    length = min(ceil(wanted), steps // _MIN_BLOCKS)
+    generator = random.Random(SEED)  # noqa: S311 - a simulation
+    starts = np.array(
+        [[generator.randrange(steps) for _ in range(ceil(steps / length))] for _ in range(DRAWS)]
+    )
     return Resampled(
-        tuple([Totals(sums, series.bounds) for sums in drawn]), blocks, duration * length / max(steps - 1, 1)
+        {
+            name: _block_sums(values, length)[starts].sum(axis=1)
+            for name, values in series.columns.items()
+            if values.any()
+        },
+        blocks=max(steps / max(wanted, length), _MIN_INDEPENDENT),
+        block_s=float(series.ends[-1] - series.ends[0]) * length / (steps - 1),
     )
 
 
-def _block_sums(values: Sequence[float], length: int) -> list[float]:
-    """The sum of each block, by where it begins; after the end of the run comes its begin."""
-    reached = [0.0, *accumulate([*values, *values[:length]])]
-    return [end - begin for begin, end in zip(reached, reached[length:], strict=False)][: len(values)]
+def _block_sums(values: Array, length: int) -> Array:
+    """The sum of the block that starts at each step; the run continues at its start."""
+    reached = np.cumsum(np.concatenate([[0.0], values, values[:length]]))
+    found: Array = (reached[length:] - reached[:-length])[: len(values)]
+    return found
 
 
 def block_length(series: RunSeries) -> float:
-    """Steps that a block should have: more than a run of a few blocks can give."""
-    steps = len(series.ends)
-    present = list(map(add, per_second(series, RUNNING), per_second(series, WAITING)))
-    looked_at = (
-        present,
-        per_second(series, "generation_tokens_total"),
-        per_second(series, total("time_to_first_token_seconds")),
+    """Steps that a block should have; can be more than `resample` uses."""
+    examined = (
+        series.per_second(RUNNING) + series.per_second(WAITING),
+        series.per_second("generation_tokens_total"),
+        series.per_second(column("time_to_first_token_seconds", "sum")),
     )
-    return max(LONGER * max(map(politis_white, looked_at)), steps / _USUAL_BLOCKS)
+    return max(_OPTIMAL_LENGTHS * max(map(optimal_length, examined)), len(series.ends) / _USUAL_BLOCKS)
 
 
-def politis_white(values: Sequence[float]) -> float:
-    """The best length of blocks for the error of a mean, in steps; 1 for what does not resemble itself."""
+def optimal_length(values: Array) -> float:
+    """The optimal block length for the error of a mean, in steps (Politis and White); 1 without autocorrelation."""
     n = len(values)
-    mean = fmean(values)
-    off = [value - mean for value in values]
+    if values.min() == values.max():
+        return 1.0
     most = min(ceil(3 * sqrt(n)), n // 3)
     near = max(5, ceil(sqrt(log10(n))))
-    covariances = [sum(map(mul, off, off[lag:])) / n for lag in range(min(most + near, n - 1) + 1)]
-    if covariances[0] <= 0:
+    lags = min(most + near, n - 1) + 1
+    deviation = values - values.mean()
+    covariance = np.correlate(deviation, deviation, "full")[n - 1 : n - 1 + lags] / n
+    small = np.abs(covariance) < 2 * sqrt(log10(n) / n) * covariance[0]
+    width = 2 * next((lag for lag in range(1, most + 1) if small[lag + 1 : lag + 1 + near].all()), most)
+    lag = np.arange(1, min(width, lags - 1) + 1)
+    weighted = np.minimum(1.0, 2 * (1 - lag / width)) * covariance[lag]
+    variance = float(covariance[0] + 2 * weighted.sum())
+    if variance <= 0:
         return 1.0
-    noise = 2 * sqrt(log10(n) / n) * covariances[0]
-    width = 2 * next(
-        (
-            lag
-            for lag in range(1, most + 1)
-            if all(abs(one) < noise for one in covariances[lag + 1 : lag + 1 + near])
-        ),
-        most,
-    )
-    weighed = [
-        (lag, min(1.0, 2 * (1 - lag / width)) * covariances[lag])
-        for lag in range(1, min(width, len(covariances) - 1) + 1)
-    ]
-    whole = covariances[0] + 2 * sum(one for _, one in weighed)
-    slope = 2 * sum(lag * one for lag, one in weighed)
-    if whole <= 0:
-        return 1.0
-    found: float = (1.5 * (slope / whole) ** 2 * n) ** (1 / 3)
-    return min(max(found, 1.0), float(most))
+    slope = 2 * float((lag * weighted).sum())
+    return float(min(max((1.5 * (slope / variance) ** 2 * n) ** (1 / 3), 1.0), most))

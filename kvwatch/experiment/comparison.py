@@ -1,34 +1,39 @@
-"""Runs against the first of them: everything that a report says."""
+"""The comparison of runs with the first of them: all that a report shows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kvwatch.experiment.caution import Caution, Side, Weight
-from kvwatch.experiment.comparability import of_pair, unexplained
+from kvwatch.experiment.cautions import (
+    Caution,
+    of_lengths,
+    of_pair,
+    of_run,
+    recording_time_needed,
+    warnings_first,
+)
 from kvwatch.experiment.configuration import Change, changes
 from kvwatch.experiment.differences import (
-    SHOWN,
+    DIFFERENT,
     Difference,
     DifferenceVerdict,
     differences,
     overall,
     same_within,
 )
-from kvwatch.experiment.estimate import estimates_of
-from kvwatch.experiment.longer import how_long
+from kvwatch.experiment.estimate import Side, estimate_run
 from kvwatch.experiment.measured_run import MeasuredRun
 from kvwatch.experiment.measures import HEADLINES, MEASURES
-from kvwatch.experiment.soundness import of_lengths, of_run
 
 MARGIN = 0.1
-"""A difference of a tenth matters to nobody, unless told otherwise."""
+"""Default share of the baseline that does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A run against the baseline. `verdict` is None where some headline measures are better and others worse."""
+    """A run compared with the baseline. `verdict` is None if some headline measures are better and others worse.
+    `same_within` is the smallest margin with which the runs are the same, where no difference is shown."""
 
     side: Side
     changed: tuple[Change, ...]
@@ -36,11 +41,6 @@ class Candidate:
     differences: Mapping[str, Difference]
     verdict: DifferenceVerdict | None
     same_within: float | None = None
-    """Where no difference is shown: the least margin with which the runs are the same."""
-
-    @property
-    def headlines(self) -> dict[str, Difference]:
-        return {one.id: self.differences[one.id] for one in HEADLINES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,31 +58,21 @@ class Comparison:
 
 
 def compare(runs: Sequence[MeasuredRun], *, margin: float = MARGIN) -> Comparison:
-    """The first run against each of the others; two or more."""
-    sides = [Side(run, estimates_of(run, MEASURES)) for run in runs]
-    baseline, *others = sides
-    own = [caution for side in sides for caution in of_run(side)] + of_lengths(sides)
-    return Comparison(
-        baseline,
-        tuple([_candidate(baseline, other, margin) for other in others]),
-        _weighed(own),
-        margin,
-    )
+    """Compares each run after the first with the first; at least two."""
+    baseline, *others = sides = [estimate_run(run, MEASURES) for run in runs]
+    cautions = [one for side in sides for one in of_run(side)] + list(of_lengths(sides))
+    candidates = tuple([_candidate(baseline, side, margin) for side in others])
+    return Comparison(baseline, candidates, warnings_first(cautions), margin)
 
 
 def _candidate(baseline: Side, side: Side, margin: float) -> Candidate:
     changed = changes(baseline.run.configuration, side.run.configuration)
-    found = differences(MEASURES, baseline.estimates.by_id, side.estimates.by_id, margin=margin)
+    found = differences(MEASURES, baseline.by_id, side.by_id, margin=margin)
     headlines = [found[one.id] for one in HEADLINES]
-    strange = unexplained(changed, any(one.verdict in SHOWN for one in headlines))
     verdict = overall(headlines)
-    hidden = verdict is DifferenceVerdict.NOT_SHOWN
-    more = how_long(baseline, side, found, margin) if hidden else None
-    within = same_within(HEADLINES, found) if hidden else None
-    cautions = of_pair(baseline, side, changed) + [one for one in (strange, more) if one is not None]
-    return Candidate(side, tuple(changed), _weighed(cautions), found, verdict, within)
-
-
-def _weighed(cautions: Sequence[Caution]) -> tuple[Caution, ...]:
-    """Warnings before notes."""
-    return tuple(sorted(cautions, key=lambda one: one.weight is not Weight.WARNING))
+    cautions = list(of_pair(baseline, side, changed, any(one.verdict in DIFFERENT for one in headlines)))
+    within = None
+    if verdict is DifferenceVerdict.NOT_SHOWN:
+        cautions += recording_time_needed(baseline, side, found, margin)
+        within = same_within(HEADLINES, found)
+    return Candidate(side, tuple(changed), warnings_first(cautions), found, verdict, within)

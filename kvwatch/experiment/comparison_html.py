@@ -1,250 +1,189 @@
-"""A comparison as one HTML file that needs nothing else: no script, no font, no picture from elsewhere.
+"""A comparison as one HTML file, with plots as SVG: no script, font or picture from elsewhere.
 
-Whatever a recording says (names of models, labels) is escaped, and a Content-Security-Policy in the page forbids the
-rest.
+The template escapes whatever a recording says (names of models, labels), and its Content-Security-Policy forbids the
+rest. This module computes the coordinates of the plots, in units of the SVG.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
+from math import ceil, floor, log2, log10
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from kvwatch import __version__
 from kvwatch.core.history.regimes import Regime
-from kvwatch.core.judgement.percentiles import LATENCIES
-from kvwatch.experiment import svg
-from kvwatch.experiment.caution import Caution, Side
+from kvwatch.experiment import comparison_rows
 from kvwatch.experiment.comparison import Candidate, Comparison
-from kvwatch.experiment.comparison_rows import (
-    ComparisonRow,
-    changed,
-    method,
-    rows,
-    runs_line,
-    summary,
-    untold,
-    verdict_word,
-    within_words,
-)
-from kvwatch.experiment.configuration import FOLLOWS
+from kvwatch.experiment.configuration import DERIVED
+from kvwatch.experiment.estimate import Side
 from kvwatch.experiment.measures import MEASURES, Scale
-from kvwatch.experiment.report_style import STYLE
-from kvwatch.experiment.series import (
-    ENGINE_SECONDS,
-    RUNNING,
-    USAGE_LEVELS,
-    WAITING,
-    in_regime,
-    level,
-    per_second,
-)
+from kvwatch.experiment.series import ENGINE_SECONDS, RUNNING, USAGE_LEVELS, WAITING, Array, column
+from kvwatch.text.numbers import NOTHING, format_number
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-_DISTRIBUTIONS = (
-    ("time_to_first_token_seconds", "Time to first token"),
-    ("inter_token_latency_seconds", "Inter-token latency"),
-    ("e2e_request_latency_seconds", "End-to-end latency"),
-)
-_POINTS = 300
-"""Points of a line at most."""
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 620, 12, 190
+_MAX_POINTS = 300
+_RATIO_TICKS = ((0.25, "÷4"), (0.5, "÷2"), (1.0, "same"), (2.0, "×2"), (4.0, "×4"))
+_RATES = {
+    "Requests waiting": WAITING,
+    "Requests running": RUNNING,
+    "Generated tokens/s": "generation_tokens_total",
+}
+_LATENCIES = {
+    "Time to first token": "time_to_first_token_seconds",
+    "Inter-token latency": "inter_token_latency_seconds",
+    "End-to-end latency": "e2e_request_latency_seconds",
+}
 
 
 def as_html(comparison: Comparison) -> str:
-    """The page."""
-    names = " and ".join(
-        [comparison.baseline.run.name, *(one.side.run.name for one in comparison.candidates)]
+    environment = Environment(
+        loader=PackageLoader("kvwatch.experiment"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(names)} – kvwatch compare</title><style>{STYLE}</style></head><body><main>"
-        + "\n".join(_body(comparison))
-        + f"</main><footer>kvwatch {__version__}</footer></body></html>\n"
-    )
-
-
-def _body(comparison: Comparison) -> Iterator[str]:
-    baseline = comparison.baseline.run.name
-    yield f"<h1>Compared with {escape(baseline)}</h1>"
-    for candidate in comparison.candidates:
-        word = verdict_word(candidate)
-        kind, within = word.replace(" ", "-"), escape(within_words(candidate))
-        told = f"{escape(candidate.side.run.name)}: <b>{escape(word)}</b>{within}"
-        yield f'<section class="verdict {kind}"><h2>{told}</h2>'
-        yield _list([f"changed: {line}" for line in changed(candidate)] + summary(candidate))
-        yield _cautions(candidate.cautions) + "</section>"
-    yield _cautions(comparison.cautions)
-    yield _list(map(runs_line, comparison.sides))
-    yield "<h2>Differences</h2>"
-    for candidate in comparison.candidates:
-        yield from _intervals(candidate, comparison)
-    yield f'<div class="wide">{_table(comparison)}</div>'
-    reasons = untold(comparison)
-    if reasons:
-        yield "<h3>Not told</h3>" + _list(reasons)
-    yield "<h2>Over time</h2>" + _legend(comparison.sides)
-    yield from _over_time(comparison.sides)
-    yield "<h2>Latencies: share of observations up to so many seconds</h2>" + _legend(comparison.sides)
-    yield from _latencies(comparison.sides)
-    yield "<h2>Time per regime</h2>"
-    yield from _regimes(comparison.sides)
-    yield "<h2>Configuration</h2>" + _configuration(comparison.sides)
-    yield "<h2>Method</h2>" + "".join(f"<p>{escape(line)}</p>" for line in method(comparison))
-
-
-def _list(items: Iterable[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"
-
-
-def _cautions(cautions: Sequence[Caution]) -> str:
-    return "".join(
-        f'<p class="caution {one.weight}"><b>{"Warning" if one.weight == "warning" else "Note"}:</b>'
-        f" {escape(one.text)}</p>"
-        for one in cautions
+    environment.filters["css"] = lambda text: text.replace(" ", "-")
+    sides, margin = comparison.sides, comparison.margin
+    return environment.get_template("report.html.j2").render(
+        version=__version__,
+        words=comparison_rows,
+        comparison=comparison,
+        names=[side.run.name for side in sides],
+        bars=[(one.side.run.name, list(_bars(one))) for one in comparison.candidates],
+        band=[_ratio_x(1 / (1 + margin)), _ratio_x(1 + margin)],
+        ratio_ticks=[(_ratio_x(at), label) for at, label in _RATIO_TICKS],
+        over_time=list(_over_time(sides)),
+        latencies=list(_latency_plots(sides)),
+        regimes=[(side.run.name, _regime_shares(side)) for side in sides],
+        configuration=_configuration(sides),
     )
 
 
-def _intervals(candidate: Candidate, comparison: Comparison) -> Iterator[str]:
-    """The plot of the differences that are shares of the baseline."""
-    bars = []
+def _bars(candidate: Candidate) -> Iterator[dict[str, Any]]:
+    """The intervals of differences that are shares of the baseline; an arrow where one leaves the plot."""
     for measure in MEASURES:
         found = candidate.differences[measure.id]
         if measure.scale is not Scale.RATIO or found.low is None or found.high is None or found.value is None:
             continue
-        kind = str(found.verdict).replace(" ", "-")
-        star = "*" if measure.headline else ""
-        bars.append(svg.Bar(measure.title + star, 1 + found.low, 1 + found.value, 1 + found.high, kind))
-    if bars:
-        title = f"{candidate.side.run.name} / {comparison.baseline.run.name}, with 95 % intervals"
-        yield _figure(title, svg.intervals(bars, title, comparison.margin))
+        low, middle, high = 1 + found.low, 1 + found.value, 1 + found.high
+        yield {
+            "title": measure.title + ("*" if measure.headline else ""),
+            "verdict": found.verdict,
+            "ends": [_ratio_x(low), _ratio_x(high)],
+            "value": _ratio_x(middle) if 0.25 <= middle <= 4 else None,
+            "arrows": [(190, 199)] * (low < 0.25) + [(628, 619)] * (high > 4),
+        }
 
 
-def _figure(caption: str, plot: str) -> str:
-    return f"<figure><figcaption>{escape(caption)}</figcaption>{plot}</figure>"
+def _ratio_x(ratio: float) -> float:
+    """From a quarter to four times, on a logarithmic scale; clipped."""
+    return 409 + 219 * min(max(log2(max(ratio, 1e-9)) / 2, -1.0), 1.0)
 
 
-def _table(comparison: Comparison) -> str:
-    """The table; of several candidates without the intervals, which the plots have."""
-    names = [side.run.name for side in comparison.sides]
-    brief = len(comparison.candidates) > 1
-    told = ("difference", "verdict") if brief else ("difference", "95 % interval", "verdict")
-    more = "".join(f"<th{' class=word' if name == 'verdict' else ''}>{name}</th>" for name in told)
-    head = f"<th></th><th>{escape(names[0])}</th>" + "".join(
-        f"<th>{escape(name)}</th>{more}" for name in names[1:]
-    )
-    columns = 2 + (1 + len(told)) * len(comparison.candidates)
-    lines, group = [], ""
-    for row in rows(comparison):
-        if row.group != group:
-            group = row.group
-            lines.append(f'<tr class="group"><th colspan="{columns}">{escape(group)}</th></tr>')
-        lines.append(_row(row, brief=brief))
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+def _plot(
+    caption: str,
+    lines: Iterable[tuple[int, Array, Array]],
+    x_ticks: Iterable[tuple[float, str]],
+    y_ticks: Iterable[tuple[float, str]],
+) -> dict[str, Any]:
+    """A plot of lines, by the index of their run, and ticks, from coordinates that are shares (0-1) of the axes."""
+
+    def across(x: Any) -> Any:
+        return _LEFT + (_RIGHT - _LEFT) * x
+
+    def up(y: Any) -> Any:
+        return _BOTTOM - (_BOTTOM - _TOP) * y
+
+    return {
+        "caption": caption,
+        "lines": [
+            (run, " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across(xs), up(ys), strict=True)))
+            for run, xs, ys in lines
+        ],
+        "x_ticks": [(across(at), text) for at, text in x_ticks],
+        "y_ticks": [(up(at), text) for at, text in y_ticks],
+    }
 
 
-def _row(row: ComparisonRow, *, brief: bool) -> str:
-    cells = "".join(
-        f"<td>{escape(cell.value)}</td><td>{escape(cell.difference)}</td>"
-        + ("" if brief else f'<td class="dim">{escape(cell.interval)}</td>')
-        + f'<td class="word {cell.verdict.replace(" ", "-")}">{escape(cell.verdict)}</td>'
-        for cell in row.cells
-    )
-    title = escape(row.title) + ("*" if row.headline else "")
-    kind = " class=headline" if row.headline else ""
-    return f"<tr{kind}><th>{title}</th><td>{escape(row.baseline)}</td>{cells}</tr>"
+def _over_time(sides: Sequence[Side]) -> Iterator[dict[str, Any]]:
+    end = max(float(side.run.series.ends.max(initial=0.0)) for side in sides) or 1.0
+    per, unit = (60, "min") if end >= 300 else (1, "s")
+    plots = [("KV cache usage", [_usage(side) for side in sides], " %", 100.0)]
+    for title, name in _RATES.items():
+        values = [side.run.series.per_second(name) for side in sides]
+        plots.append((title, values, "", max(float(one.max(initial=0.0)) for one in values) or 1.0))
+    for title, values, suffix, top in plots:
+        yield _plot(
+            title,
+            [
+                (run, _chunks(side.run.series.ends, np.max) / end, _chunks(one, np.mean) / top)
+                for run, (side, one) in enumerate(zip(sides, values, strict=True))
+                if one.any() or not suffix
+            ],
+            [(mark * per / end, f"{format_number(mark)} {unit}") for mark in _round_numbers(end / per)],
+            [(mark / top, f"{format_number(mark)}{suffix}") for mark in _round_numbers(top)],
+        )
 
 
-def _legend(sides: Sequence[Side]) -> str:
-    keys = "".join(
-        '<span><svg viewBox="0 0 30 8" aria-hidden="true">'
-        f'<line class="run run{i}" x1="0" y1="4" x2="30" y2="4"/></svg>'
-        f" {escape(side.run.name)}</span>"
-        for i, side in enumerate(sides)
-    )
-    return f'<p class="legend">{keys}</p>'
-
-
-def _over_time(sides: Sequence[Side]) -> Iterator[str]:
-    plots = (
-        ("KV cache usage", "%", [_usage(side) for side in sides], 100.0),
-        ("Requests waiting", "", [per_second(side.run.series, WAITING) for side in sides], None),
-        ("Requests running", "", [per_second(side.run.series, RUNNING) for side in sides], None),
-        (
-            "Generated tokens/s",
-            "",
-            [per_second(side.run.series, "generation_tokens_total") for side in sides],
-            None,
-        ),
-    )
-    for title, unit, values, top in plots:
-        drawn = [
-            svg.SvgLine(i, _thinned(side.run.series.ends, held))
-            for i, (side, held) in enumerate(zip(sides, values, strict=True))
-            if any(held) or title != "KV cache usage"
-        ]
-        yield _figure(title, svg.lines(drawn, title, unit, top=top))
-
-
-def _usage(side: Side) -> list[float]:
-    """Mean usage of each step, per cent."""
-    columns, steps = side.run.series.columns, len(side.run.series.ends)
-    sums = [0.0] * steps
+def _usage(side: Side) -> Array:
+    """Mean KV usage of each step, per cent."""
+    columns = side.run.series.columns
+    found = np.zeros(len(side.run.series.ends))
     for i in range(1, USAGE_LEVELS + 1):
-        for step, seconds in enumerate(columns.get(level(i), ())):
-            sums[step] += 100 * i / USAGE_LEVELS * seconds
-    watched = columns.get(ENGINE_SECONDS, ())
-    return [total / seconds for total, seconds in zip(sums, watched, strict=True)]
+        found += 100 * i / USAGE_LEVELS * columns.get(column("usage", i), 0.0)
+    return found / columns.get(ENGINE_SECONDS, 1.0)
 
 
-def _thinned(ends: Sequence[float], values: Sequence[float]) -> list[tuple[float, float]]:
-    """Points of a line, means of several where there are too many."""
-    every = -(-len(ends) // _POINTS) or 1
-    return [
-        (ends[min(i + every, len(ends)) - 1], sum(values[i : i + every]) / len(values[i : i + every]))
-        for i in range(0, len(ends), every)
-    ]
+def _chunks(values: Array, reduce: Any) -> Array:
+    """One number for several steps, so that a line has at most 300 points."""
+    every = ceil(len(values) / _MAX_POINTS) or 1
+    return np.array([reduce(values[i : i + every]) for i in range(0, len(values), every)])
 
 
-def _latencies(sides: Sequence[Side]) -> Iterator[str]:
-    for signal, title in _DISTRIBUTIONS:
-        assert signal in LATENCIES  # noqa: S101 - a spelling
-        drawn = []
-        for i, side in enumerate(sides):
-            seen = side.estimates.totals.histogram(signal)
+def _round_numbers(high: float) -> list[float]:
+    """About four round numbers from 0 to `high`."""
+    size = 10.0 ** floor(log10(high / 4))
+    step = next(size * times for times in (1, 2, 5, 10) if size * times * 4.5 >= high)
+    return [step * i for i in range(floor(high / step + 1e-9) + 1)]
+
+
+def _latency_plots(sides: Sequence[Side]) -> Iterator[dict[str, Any]]:
+    """Shares of observations up to a number of seconds, on a logarithmic scale."""
+    for title, signal in _LATENCIES.items():
+        lines = []
+        for run, side in enumerate(sides):
+            seen = side.totals.histogram(signal)
             if seen.count > 0 and signal not in side.run.missing:
-                shares = [(x, y / seen.count) for x, y in zip(seen.bounds, seen.counts, strict=True)]
-                drawn.append(svg.SvgLine(i, shares))
-        if drawn:
-            yield _figure(title, svg.distributions(drawn, title))
+                bounds, shares = np.array(seen.bounds), np.array(seen.counts) / seen.count
+                lines.append((run, np.log10(bounds[bounds > 0]), shares[bounds > 0]))
+        if not lines:
+            continue
+        inner = np.concatenate([xs[(ys > 0.001) & (ys < 0.9995)] for _, xs, ys in lines])
+        low, high = (floor(inner.min() - 1e-9), ceil(inner.max() + 1e-9)) if len(inner) else (-1, 0)
+        span = max(high - low, 1)
+        yield _plot(
+            title,
+            [(run, np.clip((xs - low) / span, 0, 1), ys) for run, xs, ys in lines],
+            [(i / span, f"{format_number(10.0 ** (low + i))} s") for i in range(span + 1)],
+            [(share, f"{100 * share:.0f} %") for share in (0, 0.25, 0.5, 0.75, 0.95)],
+        )
 
 
-def _regimes(sides: Sequence[Side]) -> Iterator[str]:
-    held = []
-    for side in sides:
-        totals = side.estimates.totals
-        shares = [(str(one), totals.ratio(in_regime(one), ENGINE_SECONDS) or 0.0) for one in Regime]
-        held.append((side.run.name, [part for part in shares if part[1] > 0]))
-    there = {name for _, parts in held for name, _ in parts}
-    keys = "".join(
-        f'<span><i class="part {one}"></i> {escape(one.replace("_", " "))}</span>'
-        for one in Regime
-        if one in there
-    )
-    yield f'<p class="legend">{keys}</p><figure>{svg.shares(held, "Time per regime")}</figure>'
+def _regime_shares(side: Side) -> list[tuple[str, float]]:
+    """The share of time (0-1) in each regime."""
+    shares = ((str(one), side.totals.ratio(column("regime", one), ENGINE_SECONDS) or 0.0) for one in Regime)
+    return [(name, share) for name, share in shares if share > 0]
 
 
-def _configuration(sides: Sequence[Side]) -> str:
-    """Every option that is shown, with those that differ marked."""
+def _configuration(sides: Sequence[Side]) -> list[tuple[str, list[str]]]:
+    """Every visible option, those that differ first."""
     names = dict.fromkeys(name for side in sides for name in side.run.configuration)
-    head = "".join(f"<th>{escape(side.run.name)}</th>" for side in sides)
-    lines = []
-    for name in names:
-        said = [side.run.configuration.get(name, "–") for side in sides]
-        differs = ' class="differs"' if len(set(said)) > 1 else ""
-        cells = "".join(f"<td>{escape(one)}</td>" for one in said)
-        lines.append((not differs, f"<tr{differs}><th>{escape(FOLLOWS.get(name, name))}</th>{cells}</tr>"))
-    body = "".join(line for _, line in sorted(lines, key=lambda line: line[0]))
-    return (
-        f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    found = [
+        (DERIVED.get(name, name), [side.run.configuration.get(name, NOTHING) for side in sides])
+        for name in names
+    ]
+    return sorted(found, key=lambda row: len(set(row[1])) == 1)

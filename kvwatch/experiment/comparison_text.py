@@ -3,60 +3,43 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
-from kvwatch.experiment.caution import Caution, Weight
+from kvwatch.experiment import comparison_rows as words
 from kvwatch.experiment.comparison import Comparison
-from kvwatch.experiment.comparison_rows import (
-    Cell,
-    ComparisonRow,
-    changed,
-    method,
-    rows,
-    runs_line,
-    summary,
-    untold,
-    verdict_word,
-    within_words,
-)
 
 _WIDTH = 118
-_STAR = "*"
 
 
 def as_text(comparison: Comparison) -> str:
-    """The verdicts first, then what to know, the table, and how it came about."""
+    """The verdicts, cautions, table and method."""
     return "\n".join(_text(comparison))
 
 
 def _text(comparison: Comparison) -> Iterator[str]:
     baseline = comparison.baseline.run.name
     for candidate in comparison.candidates:
-        word = verdict_word(candidate).upper() + within_words(candidate)
-        yield f"{candidate.side.run.name} against {baseline}: {word}"
-        yield from _wrapped([f"changed: {line}" for line in changed(candidate)], "  ")
-        yield from _wrapped(summary(candidate), "  ")
-        yield from _wrapped(map(_caution, candidate.cautions), "  ")
+        verdict = words.verdict_word(candidate).upper() + words.within_words(candidate)
+        yield f"{candidate.side.run.name} compared with {baseline}: {verdict}"
+        cautions = map(words.caution_line, candidate.cautions)
+        yield from _wrapped((*words.reasons(candidate), *cautions), "  ")
         yield ""
-    yield from _wrapped(map(_caution, comparison.cautions), "")
     if comparison.cautions:
+        yield from _wrapped(map(words.caution_line, comparison.cautions), "")
         yield ""
-    yield from map(runs_line, comparison.sides)
+    yield from map(words.run_line, comparison.sides)
     yield ""
     yield from _table(comparison)
-    reasons = untold(comparison)
-    if reasons:
-        yield "\nNot told:"
-        yield from _wrapped(reasons, "  ")
-    yield "\nMethod:"
-    yield from _wrapped(method(comparison), "  ")
+    for title, lines in (
+        ("Measures without a verdict", words.not_judged(comparison)),
+        ("Method", words.method(comparison)),
+    ):
+        if lines:
+            yield f"\n{title}:"
+            yield from _wrapped(lines, "  ")
 
 
-def _caution(one: Caution) -> str:
-    return f"{'WARNING' if one.weight is Weight.WARNING else 'note'}: {one.text}"
-
-
-def _wrapped(lines: Iterator[str] | Sequence[str] | map[str], indent: str) -> Iterator[str]:
+def _wrapped(lines: Iterable[str], indent: str) -> Iterator[str]:
     for line in lines:
         yield from textwrap.wrap(
             line, _WIDTH, initial_indent=indent, subsequent_indent=indent + "  ", break_on_hyphens=False
@@ -64,40 +47,28 @@ def _wrapped(lines: Iterator[str] | Sequence[str] | map[str], indent: str) -> It
 
 
 def _table(comparison: Comparison) -> Iterator[str]:
-    """One table of all runs, in columns."""
-    lines: list[tuple[str, ...]] = [_head(comparison)]
-    groups: dict[int, str] = {}
-    group = ""
-    for row in rows(comparison):
-        if row.group != group:
-            group = row.group
-            groups[len(lines)] = group
-        lines.append(_line(row, brief=len(comparison.candidates) > 1))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    left = {0} | {i for i in range(len(widths)) if lines[0][i] in {"", "verdict"}}
-    for number_, line in enumerate(lines):
-        if number_ in groups:
-            yield groups[number_]
-        cells = [
-            cell.ljust(width) if i in left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
-
-
-def _head(comparison: Comparison) -> tuple[str, ...]:
-    names: list[str] = ["", comparison.baseline.run.name[:20]]
+    """All runs in columns; intervals only if there is one candidate."""
+    brief = len(comparison.candidates) > 1
+    fields = ["value", "difference", "verdict"] if brief else ["value", "difference", "interval", "verdict"]
+    head = ["", comparison.baseline.run.name[:20]]
     for candidate in comparison.candidates:
-        names += [candidate.side.run.name[:20], "difference"]
-        names += ["verdict"] if len(comparison.candidates) > 1 else ["95 % interval", "verdict"]
-    return tuple(names)
-
-
-def _line(row: ComparisonRow, *, brief: bool) -> tuple[str, ...]:
-    cells: list[str] = [f"  {row.title}{_STAR if row.headline else ''}", row.baseline]
-    for cell in row.cells:
-        cells += [cell.value, cell.difference, *([] if brief else [cell.interval]), cell.verdict]
-    return tuple(cells)
+        titles = {"value": candidate.side.run.name[:20], "interval": "95 % interval"}
+        head += [titles.get(name, name) for name in fields]
+    lines: list[tuple[str, list[str]]] = [("", head)]
+    for row in words.rows(comparison):
+        cells = [getattr(cell, name) for cell in row.cells for name in fields]
+        lines.append((row.group, [f"  {row.starred}", row.baseline, *cells]))
+    widths = [max(map(len, column)) for column in zip(*(cells for _, cells in lines), strict=True)]
+    last = ""
+    for group, cells in lines:
+        if group != last:
+            yield group
+        last = group
+        padded = (
+            cell.ljust(width) if title in {"", "verdict"} else cell.rjust(width)
+            for title, cell, width in zip(head, cells, widths, strict=True)
+        )
+        yield "  ".join(padded).rstrip()
 
 
 # -- Markdown -----------------------------------------------------------------------------------------------------
@@ -109,35 +80,34 @@ def as_markdown(comparison: Comparison) -> str:
 
 
 def _markdown(comparison: Comparison) -> Iterator[str]:
-    baseline = comparison.baseline.run.name
-    for candidate in comparison.candidates:
-        word = verdict_word(candidate) + within_words(candidate)
-        yield f"## {_plain(candidate.side.run.name)} against {_plain(baseline)}: {word}\n"
-        yield from (f"- changed: {_plain(line)}" for line in changed(candidate))
-        yield from (f"- {_plain(line)}" for line in summary(candidate))
-        yield from (f"- {_plain(_caution(one))}" for one in candidate.cautions)
+    names = [_escape(side.run.name) for side in comparison.sides]
+    for name, candidate in zip(names[1:], comparison.candidates, strict=True):
+        yield f"## {name} compared with {names[0]}: {words.verdict_word(candidate)}{words.within_words(candidate)}\n"
+        yield from _items((*words.reasons(candidate), *map(words.caution_line, candidate.cautions)))
         yield ""
-    yield from (f"- {_plain(_caution(one))}" for one in comparison.cautions)
-    yield from (f"- {_plain(runs_line(side))}" for side in comparison.sides)
-    yield ""
-    names = [comparison.baseline.run.name, *(one.side.run.name for one in comparison.candidates)]
-    yield f"| | {' | '.join(map(_plain, names))} |"
+    yield from _items(map(words.caution_line, comparison.cautions))
+    yield from _items(map(words.run_line, comparison.sides))
+    yield f"\n| | {' | '.join(names)} |"
     yield f"|---|{'---|' * len(names)}"
-    for row in rows(comparison):
-        title = f"**{_plain(row.title)}**" if row.headline else _plain(row.title)
-        yield f"| {title} | {_plain(row.baseline)} | {' | '.join(map(_cell, row.cells))} |"
+    for row in words.rows(comparison):
+        title = f"**{_escape(row.title)}**" if row.headline else _escape(row.title)
+        yield f"| {title} | {_escape(row.baseline)} | {' | '.join(map(_cell, row.cells))} |"
     yield ""
-    yield from (f"- {_plain(reason)}" for reason in untold(comparison))
+    yield from _items(words.not_judged(comparison))
     yield ""
-    yield from map(_plain, method(comparison))
+    yield from map(_escape, words.method(comparison))
 
 
-def _cell(cell: Cell) -> str:
-    told = f", {cell.difference}" if cell.difference else ""
-    told += f" ({cell.interval})" if cell.interval else ""
-    return _plain(f"{cell.value}{told}") + (f" **{cell.verdict}**" if cell.verdict else "")
+def _items(lines: Iterable[str]) -> Iterator[str]:
+    return (f"- {_escape(line)}" for line in lines)
 
 
-def _plain(text: str) -> str:
-    """Text that Markdown takes as it stands."""
+def _cell(cell: words.Cell) -> str:
+    difference = f", {cell.difference}" if cell.difference else ""
+    interval = f" ({cell.interval})" if cell.interval else ""
+    return _escape(cell.value + difference + interval) + (f" **{cell.verdict}**" if cell.verdict else "")
+
+
+def _escape(text: str) -> str:
+    """Text that Markdown shows as it is."""
     return "".join(f"\\{char}" if char in r"\`*_[]<>|#" else char for char in " ".join(text.split()))

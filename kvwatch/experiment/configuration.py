@@ -1,29 +1,29 @@
-"""What a server was run with, as far as it shows: what changed between two runs, and what only followed from it."""
+"""The configuration of a server as its metrics show it, and what changed between two runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvwatch.core.history.regimes import Regime
 from kvwatch.core.judgement.derive import capacity_tokens
 from kvwatch.core.judgement.state import State
-from kvwatch.experiment.series import ENGINE_SECONDS, RunSeries, in_regime
+from kvwatch.experiment.series import ENGINE_SECONDS, RunSeries, column
 from kvwatch.text.numbers import format_number
 
-CEILING, _OR_MORE = "max_num_seqs", " or more"
-#: What vLLM works out of its options: the name it is shown by, and what people call it.
-FOLLOWS: Mapping[str, str] = {
+_SLOTS, _OR_MORE = "max_num_seqs", " or more"
+DERIVED: Mapping[str, str] = {
     "num_gpu_blocks": "KV cache blocks",
     "kv_cache_tokens": "KV cache capacity, tokens",
     "kv_cache_max_concurrency": "longest requests that fit at once",
     "effective_attention_block_size": "effective block size",
 }
-#: What changes from run to run by itself, or says again what another name does.
-_PASSED_OVER = frozenset(
+"""What vLLM computes from its options, with titles."""
+_IGNORED = frozenset(
     {"_block_size_resolved", "swap_space_bytes", "cpu_kvcache_space_bytes", "kv_cache_size_tokens"}
 )
-_SHOWN_AS: Mapping[str, str] = {
+"""What varies from run to run by itself, or repeats another name."""
+_TITLES: Mapping[str, str] = {
     "cache_dtype": "--kv-cache-dtype",
     "num_gpu_blocks_override": "--num-gpu-blocks-override",
     "kv_cache_memory_bytes": "--kv-cache-memory-bytes",
@@ -31,21 +31,20 @@ _SHOWN_AS: Mapping[str, str] = {
     "enable_prefix_caching": "--enable-prefix-caching",
     "block_size": "--block-size",
     "max_model_len": "--max-model-len",
-    CEILING: "--max-num-seqs, as seen",
+    _SLOTS: "--max-num-seqs, as observed",
     "version": "vLLM version",
     "model": "model",
     "engines": "engines",
 }
-_HELD_BACK_S = 10.0
-"""Seconds in which requests must have waited for a slot before the most that ran is taken for the ceiling."""
+_LIMITED_S, _LIMITED_SHARE = 10.0, 0.05
+"""Requests must wait this long, and this share of the run, for a slot before the peak counts as --max-num-seqs."""
 _PROFILED = 0.02
-NOTHING = "not shown"
-"""What stands for an option that a server does not show; only what both show can be told to differ."""
+"""Memory profiling at start-up varies by this share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that two runs have different. `follows` says that vLLM works it out of its options."""
+    """One difference between two configurations. `follows`: vLLM derives it from its options."""
 
     name: str
     title: str
@@ -55,10 +54,9 @@ class Change:
 
 
 def configuration_of(state: State, series: RunSeries, peaks: Mapping[str, float]) -> dict[str, str]:
-    """What the newest page and the other endpoints say of a server, in words, by name."""
+    """What the newest page and the other endpoints show of a server, as text by name."""
     found: dict[str, str] = {}
-    engines = list(state.engines.values())
-    facts = state.facts
+    engines, facts = list(state.engines.values()), state.facts
     if facts is not None and facts.version:
         found["version"] = facts.version
     models = sorted({key.model_name for key in state.engines if key.model_name})
@@ -68,81 +66,77 @@ def configuration_of(state: State, series: RunSeries, peaks: Mapping[str, float]
     for engine in engines[:1]:
         config = engine.snapshot.config
         found |= {
-            name: _short(said) if name in FOLLOWS else said
-            for name, said in config.labels
-            if said != "None" and name not in _PASSED_OVER
+            name: _short(value) if name in DERIVED else value
+            for name, value in config.labels
+            if value != "None" and name not in _IGNORED
         }
-        length = config.max_model_len
         capacity, _ = capacity_tokens(engine.snapshot)
-        if length is not None:
-            found["max_model_len"] = format_number(length)
-        if capacity is not None:
-            found["kv_cache_tokens"] = format_number(capacity)
-    if facts is not None and facts.max_model_len:
-        lengths = {facts.max_model_len[name] for name in models if name in facts.max_model_len}
-        if lengths:
-            found["max_model_len"] = ", ".join(format_number(length) for length in sorted(lengths))
+        numbers = {"max_model_len": config.max_model_len, "kv_cache_tokens": capacity}
+        found |= {name: format_number(value) for name, value in numbers.items() if value is not None}
+    known = (facts.max_model_len if facts else None) or {}
+    lengths = {known[name] for name in models if name in known}
+    if lengths:
+        found["max_model_len"] = ", ".join(map(format_number, sorted(lengths)))
     if len(engines) == 1 and "requests_running" in peaks:
-        found[CEILING] = _ceiling(series, peaks["requests_running"])
+        found[_SLOTS] = _slots(series, peaks["requests_running"])
     return found
 
 
-def _short(said: str) -> str:
-    """A number that vLLM worked out, with the digits that matter."""
+def _short(value: str) -> str:
+    """A number with three digits; other text as it is."""
     try:
-        return format_number(float(said))
+        return format_number(float(value))
     except ValueError:
-        return said
+        return value
 
 
-def _ceiling(series: RunSeries, most: float) -> str:
-    """How many requests may run at once: the most that did, where others waited for a slot; else so many or more."""
-    held_back = sum(series.columns.get(in_regime(Regime.SEQUENCE_LIMITED), ()))
-    whole = sum(series.columns.get(ENGINE_SECONDS, ()))
-    reached = held_back >= max(_HELD_BACK_S, 0.05 * whole)
-    return f"{most:.0f}" + ("" if reached else _OR_MORE)
+def _slots(series: RunSeries, peak: float) -> str:
+    """The number of slots: the peak of running requests if others waited for a slot, else the peak or more."""
+    totals = series.totals()
+    limited = totals.sum(column("regime", Regime.SEQUENCE_LIMITED))
+    reached = limited >= max(_LIMITED_S, _LIMITED_SHARE * totals.sum(ENGINE_SECONDS))
+    return f"{peak:.0f}" + ("" if reached else _OR_MORE)
 
 
 def changes(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> list[Change]:
-    """What differs, options before what follows from them."""
-    return sorted(_changes(baseline, candidate), key=lambda change: change.follows)
+    """The differences, options before derived values. What only one of the servers shows is no difference."""
+    found = [
+        Change(
+            name,
+            DERIVED.get(name) or _TITLES.get(name, name),
+            baseline[name],
+            candidate[name],
+            name in DERIVED,
+        )
+        for name in dict.fromkeys((*_TITLES, *baseline))
+        if name in baseline and name in candidate and _differs(name, baseline[name], candidate[name])
+    ]
+    return sorted(found, key=lambda change: change.follows)
 
 
-def _changes(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[Change]:
-    for name in dict.fromkeys((*_SHOWN_AS, *baseline, *candidate)):
-        before, after = baseline.get(name, NOTHING), candidate.get(name, NOTHING)
-        if before == after or NOTHING in {before, after}:
-            continue
-        if name == CEILING and not _ceilings_differ(before, after):
-            continue
-        if name in FOLLOWS and _near(before, after):
-            continue
-        title = FOLLOWS.get(name) or _SHOWN_AS.get(name, name)
-        yield Change(name, title, before, after, name in FOLLOWS)
+def _differs(name: str, before: str, after: str) -> bool:
+    if name == _SLOTS:
+        return _slots_differ(before, after)
+    return before != after and not (name in DERIVED and _is_close(before, after))
 
 
-def _near(before: str, after: str) -> bool:
-    """Whether two numbers differ by no more than what profiling the memory finds otherwise from start to start."""
+def _is_close(before: str, after: str) -> bool:
+    """Whether two numbers differ by no more than memory profiling varies."""
     try:
-        first, second = (float(said.replace(",", "")) for said in (before, after))
+        first, second = (float(value.replace(",", "")) for value in (before, after))
     except ValueError:
         return False
     return abs(first - second) <= _PROFILED * max(abs(first), abs(second))
 
 
-def _ceilings_differ(before: str, after: str) -> bool:
-    """Whether two ceilings can't be one: of those that were not reached only what is below them is known."""
-    (first, first_open), (second, second_open) = (
-        (float(said.removesuffix(_OR_MORE)), said.endswith(_OR_MORE)) for said in (before, after)
-    )
-    if first_open and second_open:
-        return False
-    if first_open or second_open:
-        return first > second if first_open else second > first
-    return first != second
+def _slots_differ(before: str, after: str) -> bool:
+    """Whether two numbers of slots are certainly different: of "9 or more" only the lower bound is known."""
+    first, second = (float(value.removesuffix(_OR_MORE)) for value in (before, after))
+    if before.endswith(_OR_MORE):
+        return first > second and not after.endswith(_OR_MORE)
+    return second > first if after.endswith(_OR_MORE) else first != second
 
 
-def options_changed(found: list[Change]) -> int:
-    """How many options changed. What follows counts as one if nothing shows that it follows from."""
-    named = sum(not change.follows for change in found)
-    return named or int(bool(found))
+def options_changed(found: Sequence[Change]) -> int:
+    """How many options changed. Derived changes alone count as one option that is not visible."""
+    return sum(not change.follows for change in found) or int(bool(found))

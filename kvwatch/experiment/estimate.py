@@ -1,4 +1,4 @@
-"""A number of one run with its error, or why there is none."""
+"""The value of a measure in one run with its standard error, or the reason why it is missing."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, log
 
+import numpy as np
+
 from kvwatch.core.history.window import above
-from kvwatch.experiment.bootstrap import DRAWS, Resampled, resample
+from kvwatch.core.model.snapshot import Histogram
+from kvwatch.experiment.bootstrap import Resampled, resample
 from kvwatch.experiment.measured_run import MeasuredRun
 from kvwatch.experiment.measures import Measure, Scale
-from kvwatch.experiment.totals import Totals
-
-_MOST_Q = 0.9999
+from kvwatch.experiment.series import Array, Totals, column
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """`error` is the standard error, of the logarithm for a RATIO, and `df` its degrees of freedom. `missing` says
-    why the number is not exposed, `reason` why it can't be judged; `within` are the bounds of the bucket that a
-    quantile is in, and `at_least` says that it lies beyond the last of them."""
+    """`error` is the standard error, of the logarithm for a RATIO, and `df` its degrees of freedom. `missing` is why
+    the value is not exposed, `reason` why it cannot be judged. `within` are the bounds of the bucket that holds a
+    quantile; `at_least` marks a quantile beyond the last bound."""
 
     value: float | None = None
     error: float | None = None
@@ -31,101 +32,105 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimates:
-    """All numbers of a run, and how long the blocks were that their errors are of; None if it is too short."""
+class Side:
+    """A run with its estimates by measure, and the blocks behind their errors; None if the run is too short."""
 
-    by_id: dict[str, Estimate]
+    run: MeasuredRun
     totals: Totals
-    block_s: float | None
-    blocks: float | None
+    by_id: dict[str, Estimate]
+    block_s: float | None = None
+    blocks: float | None = None
 
 
-def estimates_of(run: MeasuredRun, measures: Sequence[Measure], *, draws: int = DRAWS) -> Estimates:
-    """Every measure of a run, with an error from so many draws."""
-    totals = Totals(run.series.sums(), run.series.bounds)
-    resampled = resample(run.series, draws=draws)
-    return Estimates(
-        {one.id: _estimate(one, run, totals, resampled) for one in measures},
-        totals,
-        resampled.block_s if resampled else None,
-        resampled.blocks if resampled else None,
-    )
+def estimate_run(run: MeasuredRun, measures: Sequence[Measure]) -> Side:
+    """Every measure of a run."""
+    totals, drawn = run.series.totals(), resample(run.series)
+    by_id = {one.id: _estimate(one, run, totals, drawn) for one in measures}
+    return Side(run, totals, by_id, drawn.block_s if drawn else None, drawn.blocks if drawn else None)
 
 
-def _estimate(measure: Measure, run: MeasuredRun, totals: Totals, resampled: Resampled | None) -> Estimate:
+def _estimate(measure: Measure, run: MeasuredRun, totals: Totals, drawn: Resampled | None) -> Estimate:
     missing = next((run.missing[signal] for signal in measure.needs if signal in run.missing), "")
     if missing:
         return Estimate(missing=missing)
-    value = measure.of(totals)
-    found = totals.quantile(measure.histogram, measure.q) if measure.histogram else None
-    reason = run.untrusted.get(measure.id, "") or _too_few(measure, run, totals)
-    if resampled is None:
-        reason = reason or f"{run.name} is {run.duration_s:.0f} s long, in too few steps to tell an error"
+    within, at_least = None, False
+    if measure.histogram:
+        found = totals.quantile(measure.histogram, measure.q)
+        value, at_least = (found.value, found.at_least) if found else (None, False)
+        within = _bucket(totals.histogram(measure.histogram).bounds, value)
+    else:
+        value = (
+            totals.ratio(measure.numerator, measure.denominator)
+            if measure.numerator
+            else totals.usage(measure.q)
+        )
+    reason = run.untrusted.get(measure.id) or _too_few(measure, run, totals)
+    if drawn is None:
+        reason = reason or f"{run.name} has too few scrapes in {run.duration_s:.0f} s to estimate an error"
     error = None
-    if value is not None and resampled is not None and not reason:
-        error = _error(measure, totals, resampled, value)
-        if error is None:
-            reason = f"it happened too seldom in {run.name} to tell an error"
+    if value is not None and drawn is not None and not reason:
+        error = _error(measure, totals, drawn, value)
+        reason = f"too rare in {run.name} to estimate an error" if error is None else ""
     return Estimate(
-        value,
-        error,
-        resampled.blocks - 1 if resampled else 1.0,
-        reason=reason,
-        within=_bucket(totals.histogram(measure.histogram).bounds, value) if measure.histogram else None,
-        at_least=bool(found and found.at_least),
+        value, error, drawn.blocks - 1 if drawn else 1.0, reason=reason, within=within, at_least=at_least
     )
 
 
 def _too_few(measure: Measure, run: MeasuredRun, totals: Totals) -> str:
-    """Why there is too little to judge by, and for how long to record instead."""
+    """The reason if there are too few observations, with the recording time that would give enough."""
     seen = totals.sum(measure.events) if measure.events else 0.0
     if seen >= measure.least:
         return ""
-    longer = ""
-    if seen > 0:
-        seconds = run.duration_s * measure.least / seen
-        longer = f"; at this pace record {ceil(seconds / 60)} min or more"
-    return f"{run.name} has {seen:.0f} of the {measure.least:.0f} observations that it needs{longer}"
+    minutes = ceil(run.duration_s * measure.least / seen / 60) if seen else 0
+    longer = f". At this rate, record at least {minutes} min" if seen else ""
+    return f"{run.name} has {seen:.0f} observations, at least {measure.least:.0f} are required{longer}"
 
 
-def _error(measure: Measure, totals: Totals, resampled: Resampled, value: float) -> float | None:
-    """The standard error, of the logarithm for a RATIO.
-
-    Of a quantile: the error of the share of observations beyond it, and what the quantile is where that share is an
-    error larger and smaller (Woodruff, 1952), the farther of the two. Quantiles of draws would jump between buckets.
-    """
+def _error(measure: Measure, totals: Totals, drawn: Resampled, value: float) -> float | None:
+    """The standard error, of the logarithm for a RATIO."""
     if measure.histogram:
-        return _quantile_error(measure, totals, resampled, value)
+        return _quantile_error(totals.histogram(measure.histogram), measure, totals, drawn, value)
+    values = (
+        drawn.ratio(drawn.sum(measure.numerator), drawn.sum(measure.denominator))
+        if measure.numerator
+        else drawn.usage(measure.q)
+    )
     if measure.scale is Scale.DIFFERENCE:
-        return resampled.error(measure.of)
-
-    def logarithm(draw: Totals) -> float | None:
-        drawn = measure.of(draw)
-        return log(drawn) if drawn else None
-
-    return resampled.error(logarithm) if value > 0 else None
+        return drawn.error(values)
+    return (
+        drawn.error(np.log(values, out=np.full_like(values, np.nan), where=values > 0)) if value > 0 else None
+    )
 
 
-def _quantile_error(measure: Measure, totals: Totals, resampled: Resampled, value: float) -> float | None:
-    def beyond(draw: Totals) -> float | None:
-        seen = draw.histogram(measure.histogram)
-        return above(seen, value) / seen.count if seen.count > 0 else None
-
-    share = resampled.error(beyond)
+def _quantile_error(
+    seen: Histogram, measure: Measure, totals: Totals, drawn: Resampled, value: float
+) -> float | None:
+    """The standard error of the logarithm of a quantile (Woodruff, 1952): take the error of the share of observations
+    above it, compute the quantiles at that share plus and minus the error, and use the farther. Quantiles of draws
+    would jump between buckets."""
+    counts = drawn.sum(column(measure.histogram, "count"))
+    share = drawn.error(drawn.ratio(_above(seen, measure.histogram, drawn, value), counts))
     if share is None:
         return None
     low = totals.quantile(measure.histogram, max(measure.q - share, 0.01 * measure.q))
-    high = totals.quantile(measure.histogram, min(measure.q + share, _MOST_Q))
+    high = totals.quantile(measure.histogram, min(measure.q + share, 0.9999))
     if low is None or high is None or low.value <= 0:
         return None
     return max(log(high.value / value), log(value / low.value))
 
 
+def _above(seen: Histogram, signal: str, drawn: Resampled, value: float) -> Array:
+    """The observations above a value in each draw. `above` is linear in the counts, so each count has one weight."""
+    found = drawn.sum(column(signal, "count")).copy()
+    for index in range(len(seen.bounds)):
+        one = tuple([float(i == index) for i in range(len(seen.bounds))])
+        found += above(Histogram(0.0, 0.0, seen.bounds, one), value) * drawn.sum(column(signal, index))
+    return found
+
+
 def _bucket(bounds: Sequence[float], value: float | None) -> tuple[float, float] | None:
-    """The bounds of the bucket that a value is in; None beyond the last."""
+    """The bounds of the bucket that holds a value; None beyond the last."""
     if value is None:
         return None
-    above_it = next((i for i, bound in enumerate(bounds) if value <= bound), None)
-    if above_it is None:
-        return None
-    return (bounds[above_it - 1] if above_it else 0.0), bounds[above_it]
+    index = next((i for i, bound in enumerate(bounds) if value <= bound), None)
+    return None if index is None else (bounds[index - 1] if index else 0.0, bounds[index])

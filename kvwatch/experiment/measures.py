@@ -1,26 +1,18 @@
-"""What is compared: one row each, with how it is worked out, which way is good, and how much data it needs."""
+"""The measures that are compared: how each is computed, which direction is good, and how much data it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from kvwatch.core.history.regimes import Regime
-from kvwatch.experiment.series import (
-    ENGINE_SECONDS,
-    FULL_SECONDS,
-    RUNNING,
-    SECONDS,
-    WAITING,
-    count,
-    in_regime,
-)
-from kvwatch.experiment.totals import Totals
+from kvwatch.experiment.series import ENGINE_SECONDS, FULL_SECONDS, RUNNING, SECONDS, WAITING, column
 
 
 class Better(StrEnum):
-    """Which way is good; NEITHER for what is good or bad only together with other numbers."""
+    """Which direction is good; NEITHER for what is good or bad only together with other measures."""
 
     LOWER = "lower"
     HIGHER = "higher"
@@ -28,7 +20,7 @@ class Better(StrEnum):
 
 
 class MeasureGroup(StrEnum):
-    """What a measure is about, as headings of a table."""
+    """Headings of the table."""
 
     LATENCY = "latency"
     THROUGHPUT = "throughput"
@@ -38,8 +30,8 @@ class MeasureGroup(StrEnum):
 
 
 class Scale(StrEnum):
-    """How a difference is told: RATIO as per cent of the baseline (for numbers above zero, whose errors grow with
-    them; reckoned in logarithms), DIFFERENCE in the number's own unit (for those that may be zero)."""
+    """RATIO: a difference is a share of the baseline, computed from logarithms; for numbers above zero, whose errors
+    grow with them. DIFFERENCE: it has the unit of the measure; for numbers that may be zero."""
 
     RATIO = "ratio"
     DIFFERENCE = "difference"
@@ -47,218 +39,94 @@ class Scale(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One number of a run.
+    """One number of a run: the ratio of two columns, the `q`-quantile of a histogram, or without either the
+    `q`-quantile of KV usage.
 
-    `needs` are the signals it is made of. `events` is the column of what must have happened at least `least` times in
-    either run. `margin` is the difference that matters to nobody, for a DIFFERENCE in its own unit; for a RATIO that
-    is a setting. `headline` rows decide the verdict on the whole and share its 5 % between them.
+    `needs` are the signals it is computed from. `events` is the column that must reach `least` in both runs. `margin`
+    is the difference that does not matter, in the unit of a DIFFERENCE; of a RATIO it is an option of the command.
+    `headline` measures decide the overall verdict and share its error rate of 5 %.
     """
 
     id: str
     title: str
     group: MeasureGroup
-    of: Callable[[Totals], float | None]
     needs: tuple[str, ...]
+    numerator: str = ""
+    denominator: str = ""
     unit: str = ""
     better: Better = Better.LOWER
     scale: Scale = Scale.RATIO
     margin: float = 0.0
+    histogram: str = ""
+    q: float = 0.0
     events: str = ""
     least: float = 0.0
     headline: bool = False
-    histogram: str = ""
-    """The histogram of which it is a quantile, if it is one; `q` is which (0-1)."""
-    q: float = 0.0
 
 
 _BEYOND = 4.0
-"""Observations beyond a quantile that it needs: p95 80, p99 400. With less it is the largest few of all."""
+"""Observations required beyond a quantile: 80 in all for p95, 400 for p99. With fewer it is only the largest few."""
 _FEW = 20.0
 _RARE = 60.0
-"""Requests from which on none with a preemption or an error is surely less than 5 %: three by their number."""
-_LATENCIES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
-    ("ttft", "TTFT", "time_to_first_token_seconds", ("p50", "p95")),
-    ("itl", "ITL", "inter_token_latency_seconds", ("p95",)),
-    ("queue", "queue time", "request_queue_time_seconds", ()),
-    ("e2e", "e2e latency", "e2e_request_latency_seconds", ("p95",)),
-)
-"""Of each latency its short name, its title, its histogram, and which of its quantiles are headlines."""
+"""Requests required for rare events: if 60 have none, fewer than 5 % do (rule of three)."""
+_FINISHED, _PROMPT_SOURCES = "requests_finished_total", "prompt_tokens_by_source_total"
+_PREEMPTED, _CACHED = "preemptions_total", f"{_PROMPT_SOURCES}/local_cache_hit"
+_HITS = ("prefix_cache_hit_tokens_total", "prefix_cache_queried_tokens_total")
+_USAGE, _GAUGES = "kv_cache_usage_ratio", ("kv_cache_usage_ratio", "requests_running", "requests_waiting")
 _QUANTILES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
-_FINISHED = "requests_finished_total"
-_GAUGES = ("kv_cache_usage_ratio", "requests_running", "requests_waiting")
+HIT_RATIO = "prefix_cache_hit_ratio"
 
 
-def _latencies() -> Iterator[Measure]:
-    """The mean, exact whatever the buckets are, and quantiles of each latency."""
-    for short, title, signal, headlines in _LATENCIES:
+def _latency(name: str, title: str, signal: str, *headlines: str) -> Iterator[Measure]:
+    """The mean, which is exact whatever the buckets are, and quantiles of a histogram."""
+    group, count, total = MeasureGroup.LATENCY, column(signal, "count"), column(signal, "sum")
+    yield Measure(
+        f"{name}_mean_seconds", f"{title} mean", group, (signal,), total, count, "s", events=count, least=_FEW
+    )
+    for short, q in _QUANTILES:
+        least, headline = max(_FEW, round(_BEYOND / (1 - q))), short in headlines
         yield Measure(
-            f"{short}_mean_seconds",
-            f"{title} mean",
-            MeasureGroup.LATENCY,
-            lambda totals, signal=signal: totals.mean(signal),  # type: ignore[misc]
-            (signal,),
-            "s",
-            events=count(signal),
-            least=_FEW,
-        )
-        for name, q in _QUANTILES:
-            yield Measure(
-                f"{short}_{name}_seconds",
-                f"{title} {name}",
-                MeasureGroup.LATENCY,
-                _quantile_of(signal, q),
-                (signal,),
-                "s",
-                events=count(signal),
-                least=max(_FEW, round(_BEYOND / (1 - q))),
-                headline=name in headlines,
-                histogram=signal,
-                q=q,
-            )
+            f"{name}_{short}_seconds", f"{title} {short}", group, (signal,), unit="s", histogram=signal, q=q,
+            events=count, least=least, headline=headline,
+        )  # fmt: skip
 
 
-def _quantile_of(signal: str, q: float) -> Callable[[Totals], float | None]:
-    def of(totals: Totals) -> float | None:
-        found = totals.quantile(signal, q)
-        return found.value if found else None
-
-    return of
-
-
-def _throughput(id_: str, title: str, column: str, *, headline: bool = False) -> Measure:
+def _throughput(id_: str, title: str, counter: str, *, headline: bool = False) -> Measure:
     return Measure(
-        id_,
-        title,
-        MeasureGroup.THROUGHPUT,
-        lambda totals: totals.ratio(column, SECONDS),
-        (column,),
-        "/s",
-        better=Better.HIGHER,
-        events=column,
-        least=_FEW,
-        headline=headline,
-    )
+        id_, title, MeasureGroup.THROUGHPUT, (counter,), counter, SECONDS, "/s", Better.HIGHER, events=counter,
+        least=_FEW, headline=headline,
+    )  # fmt: skip
 
 
-def _share(
-    id_: str,
-    title: str,
-    group: MeasureGroup,
-    column: str,
-    *by: str,
-    needs: tuple[str, ...] = (),
-    **more: object,
-) -> Measure:
-    return Measure(
-        id_,
-        title,
-        group,
-        lambda totals: totals.ratio(column, *by),
-        needs or (column, *by),
-        "%",
-        scale=Scale.DIFFERENCE,
-        margin=0.05,
-        **more,  # type: ignore[arg-type]
-    )
-
-
-def _regimes() -> Iterator[Measure]:
-    for regime in Regime:
-        if regime not in {Regime.UNKNOWN, Regime.DOWN}:
-            yield _share(
-                f"{regime}_time_ratio",
-                regime.replace("_", " "),
-                MeasureGroup.REGIMES,
-                in_regime(regime),
-                ENGINE_SECONDS,
-                needs=_GAUGES,
-                better=Better.NEITHER,
-            )
-
-
-MEASURES: tuple[Measure, ...] = (
-    *_latencies(),
+_share = partial(Measure, unit="%", scale=Scale.DIFFERENCE, margin=0.05)
+_LOAD, _CACHE, _REGIMES = MeasureGroup.LOAD, MeasureGroup.CACHE, MeasureGroup.REGIMES
+_HIGHER, _NEITHER, _DIFFERENCE = Better.HIGHER, Better.NEITHER, Scale.DIFFERENCE
+MEASURES = (
+    *_latency("ttft", "TTFT", "time_to_first_token_seconds", "p50", "p95"),
+    *_latency("itl", "ITL", "inter_token_latency_seconds", "p95"),
+    *_latency("queue", "queue time", "request_queue_time_seconds"),
+    *_latency("e2e", "e2e latency", "e2e_request_latency_seconds", "p95"),
     _throughput("generation_tokens_per_second", "generated tokens", "generation_tokens_total", headline=True),
     _throughput("prompt_tokens_per_second", "prompt tokens", "prompt_tokens_total"),
     _throughput("requests_finished_per_second", "finished requests", _FINISHED),
-    Measure(
-        "requests_running_mean",
-        "running, mean",
-        MeasureGroup.LOAD,
-        lambda totals: totals.ratio(RUNNING, SECONDS),
-        ("requests_running",),
-        better=Better.NEITHER,
-    ),
-    Measure(
-        "requests_waiting_mean",
-        "waiting, mean",
-        MeasureGroup.LOAD,
-        lambda totals: totals.ratio(WAITING, SECONDS),
-        ("requests_waiting",),
-        scale=Scale.DIFFERENCE,
-        margin=0.5,
-        headline=True,
-    ),
-    _share(
-        "requests_failed_ratio",
-        "requests with an error",
-        MeasureGroup.LOAD,
-        f"{_FINISHED}/error",
-        _FINISHED,
-        needs=(_FINISHED,),
-        events=_FINISHED,
-        least=_RARE,
-    ),
-    Measure(
-        "kv_cache_usage_median_ratio",
-        "KV usage, median",
-        MeasureGroup.CACHE,
-        lambda totals: totals.usage(0.5),
-        ("kv_cache_usage_ratio",),
-        "%",
-        better=Better.NEITHER,
-        scale=Scale.DIFFERENCE,
-        margin=0.05,
-    ),
-    _share(
-        "kv_cache_usage_full_time_ratio",
-        "time with KV usage ≥ 95 %",
-        MeasureGroup.CACHE,
-        FULL_SECONDS,
-        ENGINE_SECONDS,
-        needs=("kv_cache_usage_ratio",),
-        better=Better.NEITHER,
-    ),
-    Measure(
-        "preemptions_per_finished_request",
-        "preemptions per finished request",
-        MeasureGroup.CACHE,
-        lambda totals: totals.ratio("preemptions_total", _FINISHED),
-        ("preemptions_total", _FINISHED),
-        scale=Scale.DIFFERENCE,
-        margin=0.05,
-        events=_FINISHED,
-        least=_RARE,
-        headline=True,
-    ),
-    _share(
-        "prefix_cache_hit_ratio",
-        "prefix hit ratio",
-        MeasureGroup.CACHE,
-        "prefix_cache_hit_tokens_total",
-        "prefix_cache_queried_tokens_total",
-        better=Better.HIGHER,
-    ),
-    _share(
-        "prompt_tokens_reused_ratio",
-        "prompt tokens from the cache",
-        MeasureGroup.CACHE,
-        "prompt_tokens_by_source_total/local_cache_hit",
-        "prompt_tokens_by_source_total",
-        needs=("prompt_tokens_by_source_total",),
-        better=Better.HIGHER,
-    ),
-    *_regimes(),
-)
-HIT_RATIO = "prefix_cache_hit_ratio"
+    Measure("requests_running_mean", "running, mean", _LOAD, ("requests_running",), RUNNING, SECONDS,
+            better=_NEITHER),
+    Measure("requests_waiting_mean", "waiting, mean", _LOAD, ("requests_waiting",), WAITING, SECONDS,
+            scale=_DIFFERENCE, margin=0.5, headline=True),
+    _share("requests_failed_ratio", "requests with an error", _LOAD, (_FINISHED,), f"{_FINISHED}/error", _FINISHED,
+           events=_FINISHED, least=_RARE),
+    _share("kv_cache_usage_median_ratio", "KV usage, median", _CACHE, (_USAGE,), q=0.5, better=_NEITHER),
+    _share("kv_cache_usage_full_time_ratio", "time with KV usage ≥ 95 %", _CACHE, (_USAGE,), FULL_SECONDS,
+           ENGINE_SECONDS, better=_NEITHER),
+    Measure("preemptions_per_finished_request", "preemptions per finished request", _CACHE,
+            (_PREEMPTED, _FINISHED), _PREEMPTED, _FINISHED, scale=_DIFFERENCE, margin=0.05, events=_FINISHED,
+            least=_RARE, headline=True),
+    _share(HIT_RATIO, "prefix hit ratio", _CACHE, _HITS, *_HITS, better=_HIGHER),
+    _share("prompt_tokens_reused_ratio", "prompt tokens from the cache", _CACHE, (_PROMPT_SOURCES,), _CACHED,
+           _PROMPT_SOURCES, better=_HIGHER),
+    *(_share(f"{regime}_time_ratio", regime.replace("_", " "), _REGIMES, _GAUGES, column("regime", regime),
+             ENGINE_SECONDS, better=_NEITHER)
+      for regime in Regime if regime not in {Regime.UNKNOWN, Regime.DOWN}),
+)  # fmt: skip
+"""In the order of the report."""
 HEADLINES = tuple(measure for measure in MEASURES if measure.headline)

@@ -2,13 +2,14 @@
 
 ::
 
-    bytes ──► lines ──► Story (one start: facts, flags, causes, statistics) ──► verdict ──► Explanation
-                                                                    └──► Snapshots ──► core advance ──► symptoms
+    bytes ──► lines ──► StartRecord (facts, options, errors, statistics of one start) ──► verdict ──► Explanation
+                                                                       └──► Snapshots ──► core advance ──► symptoms
 
-Only what a table asks for is looked at (`lines`), so a log of any size takes bounded memory. What vLLM says in
-which words is in `facts` and `causes`; everything else follows from those two tables.
+Only lines with a word of the tables are decoded (`lines`), so a log of any size takes bounded memory. vLLM's
+wordings are in three tables: `log_patterns`, `causes` and `stages`.
 """
 
-from kvwatch.logs.explanation import Explanation, LogReader
+from kvwatch.logs.explanation import Explanation
+from kvwatch.logs.log_reader import LogReader
 
 __all__ = ["Explanation", "LogReader"]

@@ -1,129 +1,112 @@
-"""What a person should know beside the verdict and the symptoms."""
+"""What a person should know next to the verdict and the symptoms: caveats, and hints from a few statistics lines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvwatch.logs.advice import pool
-from kvwatch.logs.log_patterns import LogFacts
-from kvwatch.logs.stages import StartStage
-from kvwatch.logs.start_record import Found, StartRecord
+from kvwatch.logs.derived_facts import with_derived
+from kvwatch.logs.log_patterns import LogFacts, first_number
+from kvwatch.logs.stages import IF_IT_ENDS
+from kvwatch.logs.start_record import LoggedError, StartRecord
 from kvwatch.logs.statistics import Statistics
 
+_FEW_RUNNING = 4
+"""Every default of --max-num-seqs is above this number of running requests."""
+_MORE_MEMORY = 1.1
 
-def asides(told: StartRecord, said: LogFacts, found: Found | None) -> Iterator[str]:
-    """What else a person should know."""
-    if found and found.verdict == "kv_pool_smaller_than_max_len" and found.confidence == "low":
-        yield "the log breaks off before the error itself; that it is this one follows from the step that comes next"
-    there, before = said.get("available_gib"), told.facts.get("available_kv_gib")
-    if (
-        isinstance(there, int | float)
-        and isinstance(before, int | float)
-        and before > 1.1 * there
-        and not pool.pinned_by(said)
-    ):
+
+def notes_on_start(record: StartRecord, facts: LogFacts, cause: LoggedError | None) -> Iterator[str]:
+    if cause is not None and cause.verdict and cause.confidence == "low" and cause not in record.causes:
+        yield "the log ends before the error itself: the cause is inferred from the step that comes next"
+    before, now = first_number(record.facts, "available_kv_gib"), first_number(facts, "available_gib")
+    more_before = before is not None and now is not None and before > _MORE_MEMORY * now
+    if more_before and "pinned_by" not in with_derived(facts):
         yield (
-            f"elsewhere in the log {before:g} GiB were there for the cache, here {there:g} GiB: find out what took"
-            " the rest (the trial batch, if it follows --max-model-len)"
+            f"elsewhere in the log {before:g} GiB were available for the KV cache, here {now:g} GiB: find out"
+            " what took the rest (the profiling batch, if it follows --max-model-len)"
         )
-    for one in told.causes:
-        if outlived(told, one):
-            yield f"line {one.line} has an error, and the server ran before and after it: taken for a quoted one"
-    yield from _on_statistics(told.statistics)
+    for error in record.causes:
+        if is_quoted(record, error):
+            yield f"ignored the error in line {error.line}: the server ran before and after it, so a prompt quotes it"
 
 
-def outlived(told: StartRecord, found: Found) -> bool:
-    """Whether the server ran before an error and after it, so that it ended no start: a prompt may quote it."""
-    readings = told.statistics.readings
-    return found.running and told.wrapper is None and bool(readings) and readings[-1].number > found.line
-
-
-def unfinished(told: StartRecord) -> str:
-    """What to know where a log ends in the middle of a start, without an error; empty if it does not."""
-    failed = told.causes or told.weak or told.wrapper or told.other
-    if failed or told.ended or not told.begins or not StartStage.NONE < told.stage < StartStage.CAPTURED:
-        return ""
-    return (
-        f"the log ends {_WHILE[told.stage]}: it goes on elsewhere, the start is not over yet, or the process was"
-        " killed without a word (memory of the host: dmesg, kubectl describe pod, exit code 137)"
-    )
-
-
-_WHILE = {
-    StartStage.BEGUN: "when the start has only begun",
-    StartStage.LOADING: "while the model is loaded",
-    StartStage.LOADED: "when the model is loaded, before the memory for the cache is known",
-    StartStage.PROFILED: "before the cache is made",
-    StartStage.SIZED: "when the cache is made, before graphs are captured",
-    StartStage.CAPTURING: "while graphs are captured",
-}
-
-
-_FEW_SLOTS = 4
-"""Fewer running requests than any default of --max-num-seqs has."""
-
-
-def _on_statistics(lines: Statistics) -> Iterator[str]:
-    """What to know when reading what the lines of statistics show."""
-    readings = lines.readings
-    if lines.seen > len(readings):
-        yield f"of {lines.seen} lines of statistics the last {len(readings)} are judged"
-    if any(reading.engines > 1 for reading in readings):
-        yield "usage is the mean over several engines: a full one among them does not show"
-    queued = [reading for reading in readings if reading.parts.get("waiting")]
-    if any(reading.parts.get("hit_rate") for reading in queued):
+def notes_on_statistics(statistics: Statistics) -> Iterator[str]:
+    lines = statistics.lines
+    if statistics.seen > len(lines):
+        yield f"judged the last {len(lines)} of {statistics.seen} statistics lines"
+    if any(line.engines > 1 for line in lines):
+        yield "usage is the mean of several engines: it hides a single full one"
+    if any(line.parts.get("hit_rate") for line in lines if line.parts.get("waiting")):
         yield (
-            "the prefix hit rate is not to be trusted here: while requests wait, releases before 0.27 count what a"
-            " waiting or preempted request finds of its own as hits"
+            "the prefix cache hit rate is unreliable here: while requests wait, releases before 0.27 count the blocks"
+            " that a waiting or preempted request finds of its own as hits"
         )
 
 
-def few_slots(lines: Statistics, said: LogFacts) -> str:
-    """What to look at first where so few run at once that no default of --max-num-seqs can be it; else empty."""
-    queued = [reading for reading in lines.readings if reading.parts.get("waiting")]
-    most = max((reading.parts.get("running", 0.0) for reading in lines.readings), default=0.0)
-    roomy = bool(queued) and all(reading.parts.get("usage", 100.0) < 50 for reading in queued)
-    if not roomy or not 0 < most <= _FEW_SLOTS or "max_num_seqs" in said:
-        return ""
+def is_quoted(record: StartRecord, error: LoggedError) -> bool:
+    """Whether the server ran before and after an error, so that it ended no start: a prompt may quote it."""
+    newest = record.statistics.newest
     return (
-        f"no more than {most:g} run at once while the cache has room, far below the default of --max-num-seqs: unless"
-        " it was set so low, see whether LoRA slots (--max-loras), grammars or KV transfers hold the others"
+        error.may_be_quoted
+        and record.consequence is None
+        and newest is not None
+        and newest.number > error.line
     )
 
 
-def unclear(statistics: Statistics) -> str:
-    """Why the newest line tells nothing of what holds requests back, though some are there; empty if it does."""
-    newest = statistics.readings[-1] if statistics.readings else None
+def note_on_end(record: StartRecord) -> str:
+    """A note if the log ends in the middle of a start without an error; else empty."""
+    if record.has_error or record.stopping or not record.has_beginning or record.stage not in IF_IT_ENDS:
+        return ""
+    return (
+        f"the log ends {IF_IT_ENDS[record.stage]}: it continues elsewhere, the start is not complete yet, or the"
+        " process was killed without a message (host memory: dmesg, kubectl describe pod, exit code 137)"
+    )
+
+
+def note_on_missing_parts(statistics: Statistics) -> str:
+    """A note if requests are there and the newest line does not show what holds them up; else empty."""
+    newest = statistics.newest
     if newest is None or not (newest.parts.get("running") or newest.parts.get("waiting")):
         return ""
-    lacking = [name for name in ("running", "waiting", "usage", "generation") if name not in newest.parts]
-    if not lacking:
+    missing = [name for name in ("running", "waiting", "usage", "generation") if name not in newest.parts]
+    if not missing:
         return ""
-    return f"the lines do not show {', '.join(lacking)}: what requests wait for, and whether any move, can't be told"
+    lacking = ", ".join(missing)
+    return f"the statistics lines lack {lacking}: it is unknown why requests wait and whether any progress"
 
 
-def stuck(statistics: Statistics) -> tuple[str, ...]:
-    """What to do where the newest line shows that requests wait and nothing runs, and not what else it would take to
-    tell a symptom; empty otherwise."""
-    newest = statistics.readings[-1] if statistics.readings else None
+def check_other_limits(statistics: Statistics, facts: LogFacts) -> str:
+    """The first action if so few requests run that no default of --max-num-seqs can be the limit; else empty."""
+    queued = [line for line in statistics.lines if line.parts.get("waiting")]
+    most = max((line.parts.get("running", 0.0) for line in statistics.lines), default=0.0)
+    has_room = bool(queued) and all(line.parts.get("usage", 100.0) < 50 for line in queued)
+    if not has_room or not 0 < most <= _FEW_RUNNING or "max_num_seqs" in facts:
+        return ""
+    return (
+        f"check whether LoRA slots (--max-loras), grammars or KV transfers hold requests up: at most {most:g} run at"
+        " once while the cache has room, far below the default of --max-num-seqs (unless it was set that low)"
+    )
+
+
+def actions_for_stuck_queue(statistics: Statistics) -> tuple[str, ...]:
+    """What to do if requests wait, nothing runs, and the newest line is too short for a symptom; else empty."""
+    newest = statistics.newest
     if newest is None or newest.parts.get("running") != 0 or not newest.parts.get("waiting"):
         return ()
-    if newest.prompt or newest.parts.get("generation") or not unclear(statistics):
+    if newest.is_moving or not note_on_missing_parts(statistics):
         return ()
-    return _STUCK
-
-
-_STUCK = (
-    (
-        "see whether it stays so, in the next lines or with `kvwatch check URL`: requests that wait while nothing"
-        " runs are no overload"
-    ),
-    (
-        "if it does, the request at the head can never be scheduled, or the engine stands still: restart the server,"
-        " for neither goes away by itself"
-    ),
-    (
-        "then keep --max-model-len below what the cache holds (with a margin where layers have windows or states),"
-        " and --max-num-batched-tokens above the block size that vLLM logs for a model with states"
-    ),
-)
+    return (
+        (
+            "check whether it stays so, in the next lines or with `kvwatch check URL`: a queue while nothing runs is"
+            " no overload"
+        ),
+        (
+            "if it does, restart the server: the first request in the queue can never be scheduled, or the engine"
+            " stalls; neither resolves by itself"
+        ),
+        (
+            "then keep --max-model-len below what the cache holds (with a margin if layers have windows or states),"
+            " and --max-num-batched-tokens above the block size that vLLM logs for a model with states"
+        ),
+    )

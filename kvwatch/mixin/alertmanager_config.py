@@ -1,4 +1,4 @@
-"""`alertmanager.yml` and its template: routes by severity, and who is silent while another speaks."""
+"""`alertmanager.yml` and its message template: routes by severity, and inhibition of effects by their causes."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from kvwatch.core.export.alert_names import PREFIX, alert_name
 from kvwatch.core.judgement.symptoms import BY_ID, SYMPTOMS, Scope, Severity, Symptom
 from kvwatch.mixin import alerts
 from kvwatch.mixin.render_options import Options
-from kvwatch.mixin.rules import dumped
+from kvwatch.mixin.rules import to_yaml
 
-#: `instance` too: sidecars may each call their server by the same name. What is absent on both sides counts as equal.
 _SERVER = ["instance", "target"]
+"""Labels of a server. `instance` too, because sidecars may give their targets the same name. Alertmanager treats a
+label that both alerts lack as equal."""
+
 _ENGINE = [*_SERVER, "model_name", "engine"]
 
 
-def config(options: Options, *, shown_only: bool = False) -> str:
-    """`alertmanager.yml`; what must be filled in is named in its receivers.
+def config(options: Options, *, notify: bool = True) -> str:
+    """`alertmanager.yml`. The receivers name what must be filled in.
 
-    `shown_only`: the same routes and inhibitions, but nobody outside is told; alerts show on Alertmanager's own page.
+    Without `notify` the receivers are empty: alerts show only on Alertmanager's own page.
     """
     receivers = _receivers()
-    return dumped(
+    return to_yaml(
         {
             "templates": ["templates/*.tmpl"],
             "route": {
@@ -37,7 +39,7 @@ def config(options: Options, *, shown_only: bool = False) -> str:
                 ],
             },
             "inhibit_rules": _inhibitions(options),
-            "receivers": [{"name": one["name"]} for one in receivers] if shown_only else receivers,
+            "receivers": receivers if notify else [{"name": one["name"]} for one in receivers],
         }
     )
 
@@ -51,51 +53,45 @@ def _route(severity: Severity, **times: str) -> dict[str, Any]:
 
 
 def _inhibitions(options: Options) -> list[dict[str, Any]]:
-    speaking = {one.symptom.id for one in alerts.symptoms(options) if one.symptom}
+    enabled = {one.symptom.id for one in alerts.symptom_alerts(options) if one.symptom}
+    ours = f'alertname=~"{PREFIX}.+"'
     rules = [
-        {
-            "source_matchers": [f'alertname=~"{PREFIX}.+"', 'severity="critical"', 'target=~".+"'],
-            "target_matchers": [f'alertname=~"{PREFIX}.+"', 'severity=~"warning|info"'],
-            "equal": _ENGINE,
-        }
+        _inhibit([ours, 'severity="critical"', 'target=~".+"'], [ours, 'severity=~"warning|info"'], _ENGINE)
     ]
     for cause in SYMPTOMS:
-        effects = [BY_ID[name] for name in cause.explains if name in speaking]
-        if cause.id not in speaking:
+        effects = [BY_ID[name] for name in cause.explains if name in enabled]
+        if cause.id not in enabled:
             continue
         for equal in (_SERVER, _ENGINE):
-            muted = [alert_name(effect.id) for effect in effects if _equal(cause, effect) == equal]
+            muted = [alert_name(effect.id) for effect in effects if _equal_labels(cause, effect) == equal]
             if muted:
-                rules.append(
-                    {
-                        "source_matchers": [f'alertname="{alert_name(cause.id)}"'],
-                        "target_matchers": [f'alertname=~"{"|".join(muted)}"'],
-                        "equal": equal,
-                    }
-                )
-    return [*rules, *_budgets(options, speaking)]
+                source = [f'alertname="{alert_name(cause.id)}"']
+                rules.append(_inhibit(source, [f'alertname=~"{"|".join(muted)}"'], equal))
+    return [*rules, *_objective_inhibition(options, enabled)]
 
 
-def _budgets(options: Options, speaking: set[str]) -> list[dict[str, Any]]:
-    """An objective that is missed since a server is in trouble: what pages for the trouble is enough.
+def _objective_inhibition(options: Options, enabled: set[str]) -> list[dict[str, Any]]:
+    """Mutes the TTFT objective while a critical symptom explains why it is missed.
 
-    Only a critical one mutes it, whatever severities the options give: no page is muted by what pages nobody.
+    Only critical alerts mute it, whatever severities the options set: a page is never muted by an alert that pages
+    nobody.
     """
-    causes = [alert_name(row.id) for row in SYMPTOMS if "ttft_high" in row.explains and row.id in speaking]
-    burns = [one.name for one in alerts.meta(options) if one.name in (alerts.FAST_BURN, alerts.SLOW_BURN)]
+    causes = [alert_name(row.id) for row in SYMPTOMS if "ttft_high" in row.explains and row.id in enabled]
+    burns = [
+        one.name for one in alerts.meta_alerts(options) if one.name in (alerts.FAST_BURN, alerts.SLOW_BURN)
+    ]
     if not (causes and burns):
         return []
-    return [
-        {
-            "source_matchers": [f'alertname=~"{"|".join(causes)}"', 'severity="critical"'],
-            "target_matchers": [f'alertname=~"{"|".join(burns)}"'],
-            "equal": _SERVER,
-        }
-    ]
+    source = [f'alertname=~"{"|".join(causes)}"', 'severity="critical"']
+    return [_inhibit(source, [f'alertname=~"{"|".join(burns)}"'], _SERVER)]
 
 
-def _equal(cause: Symptom, effect: Symptom) -> list[str]:
-    """As in `core.findings`: of the same engine, or where either is of the whole server."""
+def _inhibit(source: list[str], target: list[str], equal: list[str]) -> dict[str, Any]:
+    return {"source_matchers": source, "target_matchers": target, "equal": equal}
+
+
+def _equal_labels(cause: Symptom, effect: Symptom) -> list[str]:
+    """The labels that must be equal: those of the engine, or of the server if either symptom is about all of it."""
     return _ENGINE if cause.scope is Scope.ENGINE and effect.scope is Scope.ENGINE else _SERVER
 
 
@@ -125,9 +121,8 @@ def _receivers() -> list[dict[str, Any]]:
     ]
 
 
-#: Evidence comes with alerts that kvwatch sends itself; those of Prometheus' rules have none.
 TEMPLATE = """\
-{{- /* Written by `kvwatch render`: edits here are lost. */ -}}
+{{- /* Rendered by `kvwatch render`. Edits here are lost. */ -}}
 {{ define "kvwatch.title" -}}
 [{{ .Status | toUpper }}{{ if eq .Status "firing" }}: {{ .Alerts.Firing | len }}{{ end }}]
 {{- with .CommonLabels.target }} {{ . }}{{ end }}
@@ -149,7 +144,9 @@ Dashboard: {{ . }}{{ end }}
 
 {{ end -}}
 {{ range .Alerts.Resolved -}}
-Over: {{ .Annotations.summary }} ({{ .Labels.target }}{{ with .Labels.model_name }}, {{ . }}{{ end }})
+Resolved: {{ .Annotations.summary }} ({{ .Labels.target }}{{ with .Labels.model_name }}, {{ . }}{{ end }})
 {{ end -}}
 {{ end }}
 """
+"""Evidence and actions are annotations only of alerts that kvwatch sends itself. In the rules they are in the
+description."""

@@ -1,8 +1,8 @@
-"""Every alert: one per symptom, and those about kvwatch itself and the objective for first tokens.
+"""Every alert: one per symptom, those about kvwatch itself, and the objective for the time to first token (TTFT).
 
-How long a symptom must hold and how long it must be over is kvwatch's own doing, so their rules have no `for`. One
-that another accounts for makes no alert at all, in whatever Alertmanager: the expression leaves it out. All labels
-stay, since only `instance` tells apart sidecars that each call their server by the same name.
+The rules of symptoms have no `for`: kvwatch itself times how long a condition must be active or clear. A symptom that
+another one explains raises no alert in any Alertmanager, because the expression excludes it. All labels stay: only
+`instance` distinguishes sidecars that give their targets the same name.
 """
 
 from __future__ import annotations
@@ -14,90 +14,116 @@ from kvwatch.core.export.alert_names import alert_name
 from kvwatch.core.judgement.symptoms import SYMPTOMS, Scope, Severity, Symptom
 from kvwatch.core.model.snapshot import EngineKey, Snapshot
 from kvwatch.mixin.promql import select
-from kvwatch.mixin.recording import late
-from kvwatch.mixin.render_options import FAST, SLOW, Options, alert
+from kvwatch.mixin.recording import late_share
+from kvwatch.mixin.render_options import FAST, SLOW, Options, meta_name
 
-FAST_BURN, SLOW_BURN = alert("TtftBudgetFastBurn"), alert("TtftBudgetSlowBurn")
-#: Actions that a notification shows; the runbook has them all.
-_SHOWN = 3
-#: A sample in words: its text, or its value with the unit that its name says, three digits, or all before the point.
-_VALUE = (
+FAST_BURN, SLOW_BURN = meta_name("TtftBudgetFastBurn"), meta_name("TtftBudgetSlowBurn")
+
+_ACTIONS = 3
+"""Actions in a notification. The runbook has all."""
+
+_EVIDENCE_VALUE = (
     "{{ if .Labels.text }}{{ .Labels.text }}"
     '{{ else if match "seconds$" .Labels.evidence }}{{ .Value | humanizeDuration }}'
     '{{ else if lt .Value 1000.0 }}{{ .Value | printf "%.3g" }}'
     '{{ else }}{{ .Value | printf "%.0f" }}{{ end }}'
 )
-_GENERIC = Snapshot(EngineKey("any"))
+"""Template for one sample of evidence: its text, a duration if its name ends in seconds, else three digits or all
+before the point."""
+
+_ANY_ENGINE = Snapshot(EngineKey("any"))
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alerting rule. `symptom` is what it is about, None if it is about kvwatch itself or the objective."""
+    """One alerting rule. `symptom` is None for alerts about kvwatch itself and the objective."""
 
     name: str
     expr: str
     severity: Severity
     summary: str
     description: str
-    held: str = ""
-    """How long the expression must hold, as Prometheus writes durations; at once if empty."""
+    for_duration: str = ""
+    """How long the expression must hold, in Prometheus' format. Empty: fires at once."""
     symptom: Symptom | None = None
 
     @property
     def page(self) -> str:
-        """The file name of its runbook."""
+        """File name of the runbook."""
         return f"{self.name.lower()}.md"
 
 
-def symptoms(options: Options) -> tuple[Alert, ...]:
-    """One alert per symptom, disabled ones left out."""
-    return _chosen((_of(row, options) for row in SYMPTOMS), options)
+def every(options: Options) -> tuple[Alert, ...]:
+    """All alerts, disabled or not. OptionsError if the options name an unknown alert."""
+    everything = options.model_copy(update={"disabled": frozenset()})
+    found = (*symptom_alerts(everything), *meta_alerts(everything))
+    options.check_names([one.name for one in found])
+    return found
 
 
-def _of(row: Symptom, options: Options) -> Alert:
-    this = f'symptom="{row.id}"'
+def symptom_alerts(options: Options) -> tuple[Alert, ...]:
+    """One alert per symptom that is not disabled."""
+    return _enabled((_symptom_alert(row, options) for row in SYMPTOMS), options)
+
+
+def meta_alerts(options: Options) -> tuple[Alert, ...]:
+    """The alerts about kvwatch itself and the objective that are not disabled."""
+    return _enabled((*_self_monitoring(options), *_objective(options)), options)
+
+
+def _enabled(alerts: Iterable[Alert], options: Options) -> tuple[Alert, ...]:
+    return tuple(
+        replace(one, severity=options.severity.get(one.name, one.severity))
+        for one in alerts
+        if one.name not in options.disabled
+    )
+
+
+# -- symptoms ----------------------------------------------------------------------------------------------------
+
+
+def _symptom_alert(row: Symptom, options: Options) -> Alert:
+    matcher = f'symptom="{row.id}"'
     where = "{{ $labels.target }}"
     if row.scope is Scope.ENGINE:
         where += ", model {{ $labels.model_name }}, engine {{ $labels.engine }}"
-    first = [action.text for action in row.actions_for(_GENERIC)[:_SHOWN]]
-    todo = "".join(f"\n{number}. {text}" for number, text in enumerate(first, 1))
-    firing = select("symptom_firing", this, options.selector)
-    explained = select("symptom_explained", this, options.selector)
+    actions = [action.text for action in row.actions_for(_ANY_ENGINE)[:_ACTIONS]]
+    steps = "".join(f"\n{number}. {text}" for number, text in enumerate(actions, 1))
+    firing = select("symptom_firing", matcher, options.selector)
+    explained = select("symptom_explained", matcher, options.selector)
     return Alert(
         name=alert_name(row.id),
         expr=f"{firing} == 1\nunless\n{explained} == 1",
         severity=row.severity,
         summary=f"{row.title}.",
-        description=f"{where}: {row.meaning}{_numbers(row.id)}\nWhat to do first:{todo}",
+        description=f"{where}: {row.meaning}{_evidence(row.id)}\nWhat to do first:{steps}",
         symptom=row,
     )
 
 
-def _numbers(symptom: str) -> str:
-    """A template that looks up the evidence when the alert is told of; nothing where there is none."""
-    own = ("job", "instance", "target", "model_name", "engine")
-    wanted = select("symptom_evidence", f'symptom="{symptom}"', *(f"{label}=%q" for label in own))
-    given = " ".join(f"$labels.{label}" for label in own)
+def _evidence(symptom: str) -> str:
+    """A template that queries the evidence when the alert is sent. It is empty without evidence."""
+    labels = ("job", "instance", "target", "model_name", "engine")
+    selector = select("symptom_evidence", f'symptom="{symptom}"', *(f"{label}=%q" for label in labels))
+    values = " ".join(f"$labels.{label}" for label in labels)
     name = '{{ reReplaceAll "_" " " (reReplaceAll "_?seconds$" "" .Labels.evidence) }}'
     return (
-        f"{{{{ with printf `{wanted}` {given} | query | sortByLabel `evidence` }}}}\nEvidence:"
-        f"{{{{ range $n, $_ := . }}}}{{{{ if $n }}}};{{{{ end }}}} {name} {_VALUE}{{{{ end }}}}.{{{{ end }}}}"
+        f"{{{{ with printf `{selector}` {values} | query | sortByLabel `evidence` }}}}\nEvidence:{{{{ range $n, $_"
+        f" := . }}}}{{{{ if $n }}}};{{{{ end }}}} {name} {_EVIDENCE_VALUE}{{{{ end }}}}.{{{{ end }}}}"
     )
 
 
-def meta(options: Options) -> tuple[Alert, ...]:
-    """The alerts about kvwatch itself and the objective, disabled ones left out."""
-    return _chosen((*_watching(options), *_objective(options)), options)
+# -- kvwatch itself ----------------------------------------------------------------------------------------------
 
 
-def _watching(options: Options) -> tuple[Alert, ...]:
+def _self_monitoring(options: Options) -> tuple[Alert, ...]:
     def q(name: str, *matchers: str) -> str:
         return select(name, *matchers, options.selector)
 
     matchers = ",".join(filter(None, (f'job="{options.job}"', options.selector)))
     up = f"up{{{matchers}}}"
     here = "on (job, instance, target)"
-    where = "{{ $labels.target }} as seen by {{ $labels.instance }}"
+    where = "{{ $labels.target }}, watched by {{ $labels.instance }}"
 
     failed, scrapes = q("scrapes_total", 'outcome!="ok"'), q("scrapes_total")
 
@@ -107,115 +133,104 @@ def _watching(options: Options) -> tuple[Alert, ...]:
             f"sum without (outcome) (rate({scrapes}[{window}])) > 0.1"
         )
 
-    told = q("symptom_state", 'symptom=~"target_down|startup_kv_failure|signals_missing"', 'state="firing"')
-    # Where no GPU data is given, that one is unknown for good, and says how to give it.
+    covered = q(
+        "symptom_state", 'symptom=~"target_down|startup_kv_failure|signals_missing"', 'state="firing"'
+    )
+    # Without GPU data, gpu_underused is always unknown; the symptom itself says how to provide them.
     unknown = q("symptom_state", 'symptom!="gpu_underused"', 'state="unknown"')
     return (
         Alert(
-            alert("Down"),
+            meta_name("Down"),
             f"{up} == 0",
             Severity.WARNING,
-            "A kvwatch can't be scraped.",
-            "{{ $labels.instance }}: Prometheus gets no metrics from this kvwatch, so nothing is judged there and no"
-            " symptom can fire. vLLM itself may be well.",
-            held="2m",
+            "Prometheus can't scrape a kvwatch.",
+            "{{ $labels.instance }}: Prometheus gets no metrics from this kvwatch. No symptom of its targets can"
+            " fire. vLLM itself may be fine.",
+            for_duration="2m",
         ),
         Alert(
-            alert("Vanished"),
+            meta_name("Vanished"),
             f"count by (job) ({up} offset 15m)\nunless\ncount by (job) ({up}) >= count by (job) ({up} offset 15m)",
             Severity.WARNING,
-            "Fewer kvwatch are known to Prometheus than a quarter of an hour ago.",
-            "{{ $labels.job }}: there were {{ $value }} a quarter of an hour ago. One that is no longer discovered"
-            " has no up that could be 0.",
-            held="5m",
+            "Prometheus lost a kvwatch target.",
+            "{{ $labels.job }}: Prometheus discovers fewer kvwatch than 15 minutes ago ({{ $value }} then). A kvwatch"
+            " that is no longer discovered has no `up` series, so KVWatchDown can't fire for it.",
+            for_duration="5m",
         ),
         Alert(
-            alert("Absent"),
+            meta_name("Absent"),
             f"absent({q('up')})",
             Severity.WARNING,
-            "No kvwatch tells of any server.",
-            "Nothing is watched: Prometheus has not one series of kvwatch.",
-            held="15m",
+            "No kvwatch reports any target.",
+            "Prometheus has no kvwatch series, so no vLLM server is watched.",
+            for_duration="15m",
         ),
         Alert(
-            alert("ScrapesFailing"),
-            f"{failing('15m')}\nand\n{failing('5m')}\nunless {here}\n{told} == 1",
+            meta_name("ScrapesFailing"),
+            f"{failing('15m')}\nand\n{failing('5m')}\nunless {here}\n{covered} == 1",
             Severity.WARNING,
-            "Part of the scrapes of a vLLM fail.",
-            f"{where}: {{{{ $value | humanizePercentage }}}} of the scrapes of the last 15 minutes failed, though the"
-            " server does not count as down. What it says in between is judged; what happened meanwhile is not seen.",
-            held="5m",
+            "Scrapes of vLLM fail intermittently.",
+            f"{where}: {{{{ $value | humanizePercentage }}}} of the scrapes failed over 15 minutes (threshold"
+            " 10%). The server does not count as down. Symptoms are judged from the scrapes that succeed.",
+            for_duration="5m",
         ),
         Alert(
-            alert("DataStale"),
+            meta_name("DataStale"),
             f"{q('data_age_seconds')} > 30 + 5 * {q('scrape_interval_seconds')}\nunless\n{q('up')} == 0",
             Severity.WARNING,
-            "What kvwatch shows of a server is old.",
-            f"{where}: the newest data is {{{{ $value | humanizeDuration }}}} old, though the last scrape succeeded:"
-            " kvwatch has stopped polling.",
-            held="1m",
+            "kvwatch has stopped polling a server.",
+            f"{where}: the newest data is {{{{ $value | humanizeDuration }}}} old, although the last scrape"
+            " succeeded. The limit is 30 s plus five scrape intervals.",
+            for_duration="1m",
         ),
         Alert(
-            alert("PollErrors"),
+            meta_name("PollErrors"),
             f"increase({q('poll_errors_total')}[15m]) > 0",
             Severity.WARNING,
-            "kvwatch meets errors of its own.",
-            f"{where}: while polling, kvwatch ran into an error of its own. It goes on; each one is a bug to report.",
+            "kvwatch has internal errors.",
+            f"{where}: kvwatch hit an internal error while polling. It keeps running. Report it as a bug, with the"
+            " log.",
         ),
         Alert(
-            alert("ReloadFailed"),
+            meta_name("ReloadFailed"),
             f"{q('config_last_reload_successful')} == 0",
             Severity.WARNING,
-            "A kvwatch was told to read its settings anew and could not use them.",
-            "{{ $labels.instance }}: the settings that it found at its last reload were refused as a whole. Those"
-            " before stay in force, and what was changed does not count; the next start fails if they stay wrong.",
-            held="5m",
+            "kvwatch rejected its new settings.",
+            "{{ $labels.instance }}: the last reload failed, and no change was applied. The previous settings stay in"
+            " force. The next start fails unless they are fixed.",
+            for_duration="5m",
         ),
         Alert(
-            alert("SymptomsUnknown"),
+            meta_name("SymptomsUnknown"),
             f"count without (symptom, state) ({unknown} == 1)\nunless {here}\n{q('up')} == 0",
             Severity.INFO,
             "Symptoms can't be judged.",
-            f"{where}: {{{{ $value }}}} symptoms are unknown: the signals that they need are missing. They can't"
-            " fire, which does not mean that all is well.",
-            held="30m",
+            f"{where}: {{{{ $value }}}} symptoms are unknown, because signals that they need are missing. They can't"
+            " fire, even if something is wrong.",
+            for_duration="30m",
         ),
     )
 
 
 def _objective(options: Options) -> tuple[Alert, ...]:
     count = select("time_to_first_token_seconds_count", options.selector)
-    seconds, share = f"{options.ttft.seconds:g} s", f"{options.ttft.share * 100:g} %"
+    seconds, allowed = f"{options.ttft.seconds:g} s", f"{100 - options.ttft.share * 100:.6g}%"
 
-    def burning(name: str, factor: float, *, long: str, short: str, least: int, severity: Severity) -> Alert:
+    def burn_rate(
+        name: str, factor: float, *, long: str, short: str, least: int, severity: Severity
+    ) -> Alert:
         limit = f"{options.ttft.burn(factor):g}"
         return Alert(
             name,
-            f"{late(long)} > {limit}\nand\n{late(short)} > {limit}\nand\n"
+            f"{late_share(long)} > {limit}\nand\n{late_share(short)} > {limit}\nand\n"
             f"sum without (engine) (increase({count}[{long}])) >= {least}",
             severity,
-            f"First tokens come late so often that the objective is missed {factor:g} times as fast as it may be.",
-            "{{ $labels.target }}, model {{ $labels.model_name }}: {{ $value | humanizePercentage }} of the first"
-            f" tokens of the last {long} took longer than {seconds}; {share} should not.",
+            f"TTFT objective missed: burn rate above {factor:g}.",
+            "{{ $labels.target }}, model {{ $labels.model_name }}: {{ $value | humanizePercentage }} of first tokens"
+            f" took longer than {seconds} in the last {long} (objective: at most {allowed}).",
         )
 
     return (
-        burning(FAST_BURN, FAST, long="1h", short="5m", least=20, severity=Severity.CRITICAL),
-        burning(SLOW_BURN, SLOW, long="6h", short="30m", least=50, severity=Severity.WARNING),
-    )
-
-
-def every(options: Options) -> tuple[Alert, ...]:
-    """All alerts, disabled or not; OptionsError if the options name one that there is not."""
-    everything = options.model_copy(update={"disabled": frozenset()})
-    found = (*symptoms(everything), *meta(everything))
-    options.named([one.name for one in found])
-    return found
-
-
-def _chosen(alerts: Iterable[Alert], options: Options) -> tuple[Alert, ...]:
-    return tuple(
-        replace(one, severity=options.severity.get(one.name, one.severity))
-        for one in alerts
-        if one.name not in options.disabled
+        burn_rate(FAST_BURN, FAST, long="1h", short="5m", least=20, severity=Severity.CRITICAL),
+        burn_rate(SLOW_BURN, SLOW, long="6h", short="30m", least=50, severity=Severity.WARNING),
     )

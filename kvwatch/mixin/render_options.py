@@ -1,4 +1,4 @@
-"""What an installation may change about what is rendered: a TOML file for `kvwatch render --config FILE`."""
+"""Options for rendering alerts and dashboards: the TOML file of `kvwatch render --config FILE`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from kvwatch.core.export.alert_names import PREFIX
 from kvwatch.core.judgement.symptoms import Severity
 from kvwatch.settings.values import nearest
 
-#: The bounds that every generation of vLLM gives its histogram of the time to first token, in seconds.
 TTFT_BOUNDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-#: How many times as fast as it may the error budget burns when someone is woken, and when someone is told.
+"""Bucket bounds of vLLM's TTFT histogram in every generation, in seconds."""
+
 FAST, SLOW = 14.4, 6.0
+"""Burn rates of the critical and of the warning alert: multiples of the rate that uses up the error budget."""
 
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=|!=|=~|!~)\s*"(?:[^"\\\n]|\\.)*"'
@@ -27,32 +28,31 @@ _OWN_ANNOTATIONS = {"summary", "description", "runbook_url", "dashboard_url"}
 
 
 class OptionsError(Exception):
-    """The file can't be used; `problems` says what to change, one line each."""
+    """The file can't be used. Each line of the text is one problem: place, what is wrong, remedy."""
 
     def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("; ".join(self.problems))
+        super().__init__("\n".join(problems))
 
 
 def _url(value: str) -> str:
     if value and not re.fullmatch(r"https?://[^\s{}]+", value):
-        raise ValueError("write an address that begins with http:// or https://")
+        raise ValueError("not a URL; write one that begins with http:// or https://")
     return value.rstrip("/")
 
 
 def _selector(value: str) -> str:
     if value and not _SELECTOR.fullmatch(value.strip()):
-        raise ValueError("""write matchers as PromQL has them, for example 'cluster="east",team=~"a|b"'""")
+        raise ValueError("""no PromQL matchers; write for example 'cluster="east",team=~"a|b"'""")
     return value.strip()
 
 
-def _names_but(own: Collection[str]) -> Any:
+def _names_except(own: Collection[str]) -> Any:
     def check(value: dict[str, str]) -> dict[str, str]:
         for name in value:
             if not _LABEL.fullmatch(name):
-                raise ValueError(f"{name}: not a name; write letters, digits and _")
+                raise ValueError(f"{name}: not a valid name; use letters, digits and _")
             if name in own:
-                raise ValueError(f"{name} is kvwatch's own; choose another name")
+                raise ValueError(f"{name} is reserved for kvwatch; choose another name")
         return value
 
     return AfterValidator(check)
@@ -63,74 +63,72 @@ class _Model(BaseModel):
 
 
 class Ttft(_Model):
-    """The objective: this share of first tokens comes within so many seconds."""
+    """The TTFT objective: this share of first tokens arrives within so many seconds."""
 
     seconds: float = Field(
-        default=2.5, description="First tokens should come within this, a bucket bound of vLLM's."
+        default=2.5, description="Target for the TTFT; must be one of vLLM's bucket bounds."
     )
-    share: float = Field(default=0.95, description="This share of them.", lt=1)
+    share: float = Field(default=0.95, description="Share of requests that meet it.", lt=1)
 
     @model_validator(mode="after")
-    def _can_be_told(self) -> Ttft:
+    def _is_measurable(self) -> Ttft:
         if self.seconds not in TTFT_BOUNDS:
             bounds = ", ".join(f"{bound:g}" for bound in TTFT_BOUNDS)
-            raise ValueError(f"{self.seconds:g} s is no bucket bound of vLLM's; choose one of {bounds}")
+            raise ValueError(f"{self.seconds:g} s is not a bucket bound of vLLM; choose one of {bounds}")
         if self.burn(FAST) >= 1:
             raise ValueError(
-                f"a share of {self.share:g} leaves a budget that can't burn {FAST:g} times as fast as it may;"
+                f"with a share of {self.share:g} the burn rate can't reach {FAST:g};"
                 f" write more than {1 - 1 / FAST:.3f}"
             )
         return self
 
     def burn(self, factor: float) -> float:
-        """The share of late first tokens at which the budget burns so many times as fast as it may."""
+        """The share of late first tokens that corresponds to a burn rate of `factor`."""
         return round(factor * (1 - self.share), 6)
 
 
 class Options(_Model):
-    """The defaults are what is committed."""
+    """The committed files are rendered with the defaults."""
 
     runbook_url: Annotated[str, AfterValidator(_url)] = Field(
         default="https://example.com/kvwatch/runbooks",
-        description="Where `alerts/runbooks/` is published; each alert links to its page.",
+        description="Base URL of the published `alerts/runbooks/`. Each alert links to its runbook.",
         min_length=1,
     )
     dashboard_url: Annotated[str, AfterValidator(_url)] = Field(
-        default="", description="A dashboard of yours that each alert links to."
+        default="", description="URL of your own dashboard. Each alert links to it."
     )
     grafana_url: Annotated[str, AfterValidator(_url)] = Field(
         default="",
-        description="Your Grafana: without a `dashboard_url` each alert links to the dashboard of its server there.",
+        description="URL of your Grafana. Without `dashboard_url`, each alert links to its target's dashboard there.",
     )
     job: str = Field(
         default="kvwatch",
         pattern=r"^[^\"\\\n]+$",
-        description="The job under which Prometheus scrapes kvwatch, for what asks for `up`.",
+        description="Job under which Prometheus scrapes kvwatch; used in queries of `up`.",
     )
     selector: Annotated[str, AfterValidator(_selector)] = Field(
-        default="", description="Matchers that every expression has besides, as PromQL writes them."
+        default="", description="PromQL matchers added to every expression."
     )
-    labels: Annotated[dict[str, str], _names_but(_OWN_LABELS)] = Field(
-        default={}, description="Labels that every alert gets."
+    labels: Annotated[dict[str, str], _names_except(_OWN_LABELS)] = Field(
+        default={}, description="Labels added to every alert."
     )
-    annotations: Annotated[dict[str, str], _names_but(_OWN_ANNOTATIONS)] = Field(
-        default={}, description="Annotations that every alert gets."
+    annotations: Annotated[dict[str, str], _names_except(_OWN_ANNOTATIONS)] = Field(
+        default={}, description="Annotations added to every alert."
     )
     rule_labels: dict[str, str] = Field(
-        default={}, description="Labels of the PrometheusRule object, by which the operator selects it."
+        default={}, description="Labels of the PrometheusRule object, for the operator's rule selector."
     )
     severity: dict[str, Severity] = Field(
-        default={}, description="Severities by name of alert: critical, warning or info."
+        default={}, description="Severity by alert name: critical, warning or info."
     )
-    disabled: frozenset[str] = Field(default=frozenset(), description="Names of alerts that are left out.")
-    ttft: Ttft = Field(
-        default=Ttft(), description="The objective for the time to first token: `seconds` and `share`."
-    )
+    disabled: frozenset[str] = Field(default=frozenset(), description="Alerts to leave out.")
+    ttft: Ttft = Field(default=Ttft(), description="TTFT objective: `seconds` and `share`.")
 
-    def named(self, alerts: Collection[str]) -> None:
-        """OptionsError unless every alert that the file names is one of these."""
+    def check_names(self, alerts: Collection[str]) -> None:
+        """OptionsError if the file names an alert that is not among `alerts`."""
         unknown = [
-            f"{where}: there is no alert {name}{nearest(name, alerts)}"
+            f"{where}: unknown alert {name}{nearest(name, alerts)}"
             for where, names in (("severity", self.severity), ("disabled", sorted(self.disabled)))
             for name in names
             if name not in alerts
@@ -140,7 +138,7 @@ class Options(_Model):
 
 
 def read(path: Path | None) -> Options:
-    """The options of a file, the defaults without one; OptionsError says what is wrong with it."""
+    """The options in a file, or the defaults. OptionsError lists everything that is wrong."""
     if path is None:
         return Options()
     try:
@@ -157,14 +155,14 @@ def read(path: Path | None) -> Options:
         ) from None
 
 
-def _problem(kind: str, loc: tuple[int | str, ...], said: str) -> str:
+def _problem(kind: str, loc: tuple[int | str, ...], message: str) -> str:
     where = ".".join(map(str, loc))
     if kind == "extra_forbidden":
         known = [*Options.model_fields] if len(loc) == 1 else [*Ttft.model_fields]
-        return f"{where}: no such key{nearest(str(loc[-1]), known)}; there are {', '.join(known)}"
-    return f"{where}: {said.removeprefix('Value error, ')}"
+        return f"{where}: unknown key{nearest(str(loc[-1]), known)}; known: {', '.join(known)}"
+    return f"{where}: {message.removeprefix('Value error, ')}"
 
 
-def alert(words: str) -> str:
-    """The name of an alert that is no symptom's."""
+def meta_name(words: str) -> str:
+    """Name of an alert that belongs to no symptom."""
     return PREFIX + words

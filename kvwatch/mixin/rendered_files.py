@@ -1,63 +1,46 @@
-"""Writes, or checks, everything in a checkout that is rendered from code."""
+"""Writes, or checks, every file of a checkout that is rendered from code.
+
+Whole files: `alerts/`, `dashboards/`, Alertmanager's file for compose. In README.md, CONTRIBUTING.md and every
+Markdown file under docs/, the tables between `<!-- rendered: NAME -->` and `<!-- end -->`.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
-from kvwatch.mixin import (
-    alertmanager_config,
-    alerts_table,
-    dashboards,
-    dashboards_table,
-    kustomizations,
-    markdown_tables,
-    rules,
-    runbooks,
-    settings_table,
-)
+from kvwatch.mixin import alertmanager_config, dashboards, rules, runbooks
+from kvwatch.mixin.markdown_tables import TABLES
 from kvwatch.mixin.render_options import Options, OptionsError, read
 
-#: Parts of the README, each between `<!-- rendered: NAME -->` and `<!-- end -->`.
-README_PARTS: Mapping[str, Callable[[], str]] = {
-    "regimes": markdown_tables.regimes,
-    "symptoms": markdown_tables.symptoms,
-    "settings": settings_table.settings,
-    "thresholds": markdown_tables.thresholds,
-    "alerts": alerts_table.alerts,
-    "alert options": alerts_table.options,
-    "dashboards": dashboards_table.dashboards,
-    "metrics": markdown_tables.metrics,
-}
-
-#: Folders in which a page of no alert, or a dashboard that is none of ours, is removed.
 RUNBOOKS, DASHBOARDS = Path("alerts") / "runbooks", Path("dashboards")
+"""Folders from which runbooks without an alert and unknown dashboards are removed."""
+
+_BEGIN, _END = re.compile("<!-- rendered: (.*) -->"), "<!-- end -->"
 
 
 class RenderError(Exception):
-    """The checkout can't be rendered into; the text says why and what to do."""
+    """The checkout can't be rendered. The text says where, why, and what to do."""
 
 
 def main(*, check: bool = False, config: Path | None = None, root: Path | None = None) -> int:
-    """Renders into the checkout at `root` (default: the current folder), alerts as the file `config` says.
+    """Renders into the checkout at `root` (default: the current folder), with the options of the file `config`.
 
-    With `check` nothing is written. Returns 0 when all is current or was written, 1 when `check` found a file
-    that is not, 2 when this is no checkout of kvwatch or `config` can't be used.
+    With `check` nothing is written. Returns 0 if all files are current or were written, 1 if `check` found a stale
+    file, 2 if `root` is no checkout of kvwatch, a marker is wrong, or `config` can't be used.
     """
     root = root or Path.cwd()
     try:
         rendered = files(root, read(config))
-    except RenderError as error:
-        print(f"kvwatch render: {error}", file=sys.stderr)
-        return 2
-    except OptionsError as error:
-        for problem in error.problems:
+    except (RenderError, OptionsError) as error:
+        for problem in str(error).splitlines():
             print(f"kvwatch render: {problem}", file=sys.stderr)
         return 2
     stale = [path for path, text in rendered.items() if _read(path) != text]
-    found = {*(root / RUNBOOKS).glob("*.md"), *(root / DASHBOARDS).glob("*.json")}
-    surplus = sorted(found - rendered.keys())
+    present = {*(root / RUNBOOKS).glob("*.md"), *(root / DASHBOARDS).glob("*.json")}
+    surplus = sorted(present - rendered.keys())
     for path in stale:
         print(f"{'stale' if check else 'written'}: {path.relative_to(root)}")
         if not check:
@@ -69,42 +52,60 @@ def main(*, check: bool = False, config: Path | None = None, root: Path | None =
             path.unlink()
     if check and (stale or surplus):
         print("run `make render` and commit the result", file=sys.stderr)
-    return 1 if check and (stale or surplus) else 0
+        return 1
+    return 0
 
 
 def files(root: Path, options: Options | None = None) -> dict[Path, str]:
     """Every rendered file of a checkout with the text it should have."""
-    readme = root / "README.md"
-    if not (root / "kvwatch" / "mixin").is_dir() or not readme.is_file():
+    if not (root / "kvwatch" / "mixin").is_dir() or not (root / "README.md").is_file():
         raise RenderError(f"{root} is no checkout of kvwatch; run this where README.md and kvwatch/ are")
     options = options or Options()
-    alerts = root / "alerts"
+    alerts, compose = root / "alerts", root / "deploy" / "compose"
     boards = dashboards.rendered(options)
     return {
-        readme: _readme(readme.read_text(encoding="utf-8")),
+        **{path: fill_tables(_read(path), path.relative_to(root)) for path in _marked(root)},
         **{root / RUNBOOKS / name: text for name, text in runbooks.runbooks(options).items()},
         alerts / "kvwatch.rules.yml": rules.prometheus(options),
         alerts / "prometheusrule.yml": rules.operator(options),
+        alerts / "kustomization.yaml": rules.kustomization(),
         alerts / "alertmanager.yml": alertmanager_config.config(options),
         alerts / "templates" / "kvwatch.tmpl": alertmanager_config.TEMPLATE,
-        root / "deploy" / "compose" / "alertmanager.yml": alertmanager_config.config(
-            options, shown_only=True
-        ),
-        alerts / "kustomization.yaml": kustomizations.rule(),
+        compose / "alertmanager.yml": alertmanager_config.config(options, notify=False),
         **{root / DASHBOARDS / name: text for name, text in boards.items()},
-        root / DASHBOARDS / "kustomization.yaml": kustomizations.dashboards(boards),
+        root / DASHBOARDS / "kustomization.yaml": rules.dashboard_kustomization(boards),
     }
 
 
-def _readme(text: str) -> str:
-    for name, part in README_PARTS.items():
-        begin, end = f"<!-- rendered: {name} -->\n", "<!-- end -->"
-        head, found, rest = text.partition(begin)
-        _, closed, tail = rest.partition(end)
-        if not found or not closed or begin in tail:
-            raise RenderError(f"README.md needs one part {begin.strip()} ... {end}")
-        text = f"{head}{begin}\n{part()}\n\n{end}{tail}"
-    return text
+def _marked(root: Path) -> Iterable[Path]:
+    """The Markdown files that may have markers."""
+    found = [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))]
+    return (path for path in found if path.is_file())
+
+
+def fill_tables(text: str, where: Path) -> str:
+    """`text` with each marked table rendered anew. `where` is its file, for errors."""
+    lines: list[str] = []
+    opened = 0
+    for number, line in enumerate(text.split("\n"), 1):
+        marker = _BEGIN.fullmatch(line)
+        if marker and opened:
+            break
+        if marker:
+            if marker[1] not in TABLES:
+                raise RenderError(
+                    f"{where}:{number}: unknown table {marker[1]!r}; known: {', '.join(TABLES)}"
+                )
+            lines += [line, "", TABLES[marker[1]](), ""]
+            opened = number
+        elif line == _END:
+            lines.append(line)
+            opened = 0
+        elif not opened:
+            lines.append(line)
+    if opened:
+        raise RenderError(f"{where}:{opened}: no {_END} after this marker; add it on a line of its own")
+    return "\n".join(lines)
 
 
 def _read(path: Path) -> str:

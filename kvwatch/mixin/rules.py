@@ -1,7 +1,8 @@
-"""`kvwatch.rules.yml` for a Prometheus, and the same as a PrometheusRule for its operator."""
+"""The rendered YAML: Prometheus rules, the same as a PrometheusRule, and the files that kustomize needs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import yaml
@@ -12,13 +13,15 @@ from kvwatch.mixin.dashboards.common import FLEET_UID, SERVER_UID
 from kvwatch.mixin.recording import recordings
 from kvwatch.mixin.render_options import Options
 
-HEADER = "# Written by `kvwatch render` from the tables in kvwatch/: edit those, or give a file (README: Alerts).\n"
+HEADER = "# Rendered by `kvwatch render` from the tables in kvwatch/. Edits here are lost; see --config.\n"
+
+_KUSTOMIZATION = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
 
 
 class _Dumper(yaml.SafeDumper):
-    """Text of several lines as blocks, lists indented as people write them, no anchors."""
+    """Multi-line text as blocks, lists indented, no anchors."""
 
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002 - never without
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002 - always indented
         super().increase_indent(flow, indentless=False)
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
@@ -33,46 +36,65 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def dumped(value: Any) -> str:
-    """As YAML, in the order given, under a line that says where it comes from."""
+def to_yaml(value: Any) -> str:
+    """`value` as YAML, keys in their order, below the header."""
     return HEADER + yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
 
 
 def groups(options: Options) -> dict[str, Any]:
-    """The groups as Prometheus reads them."""
-    listed = [
-        {
-            "name": "kvwatch-fleet",
-            "rules": [{"record": one.name, "expr": one.expr} for one in recordings(options)],
-        },
-        {"name": "kvwatch-symptoms", "rules": [_rule(one, options) for one in alerts.symptoms(options)]},
-        {"name": "kvwatch-meta", "rules": [_rule(one, options) for one in alerts.meta(options)]},
-    ]
-    return {"groups": [group for group in listed if group["rules"]]}
+    """The rule groups in Prometheus' format."""
+    found = {
+        "kvwatch-fleet": [{"record": name, "expr": expr} for name, expr in recordings(options).items()],
+        "kvwatch-symptoms": [_rule(one, options) for one in alerts.symptom_alerts(options)],
+        "kvwatch-meta": [_rule(one, options) for one in alerts.meta_alerts(options)],
+    }
+    return {"groups": [{"name": name, "rules": rules} for name, rules in found.items() if rules]}
 
 
 def prometheus(options: Options) -> str:
     """`kvwatch.rules.yml`."""
-    return dumped(groups(options))
+    return to_yaml(groups(options))
 
 
 def operator(options: Options) -> str:
-    """`prometheusrule.yml`."""
-    return dumped(
+    """`prometheusrule.yml`, for the Prometheus operator."""
+    labels = {"app.kubernetes.io/name": "kvwatch", **options.rule_labels}
+    return to_yaml(
         {
             "apiVersion": "monitoring.coreos.com/v1",
             "kind": "PrometheusRule",
-            "metadata": {
-                "name": "kvwatch",
-                "labels": {"app.kubernetes.io/name": "kvwatch", **options.rule_labels},
-            },
+            "metadata": {"name": "kvwatch", "labels": labels},
             "spec": groups(options),
         }
     )
 
 
+def kustomization() -> str:
+    """`alerts/kustomization.yaml`. kustomize reads no file outside the folder of its kustomization."""
+    return to_yaml({**_KUSTOMIZATION, "resources": ["prometheusrule.yml"]})
+
+
+def dashboard_kustomization(files: Iterable[str]) -> str:
+    """`dashboards/kustomization.yaml`: one ConfigMap per file, labelled for Grafana's sidecar.
+
+    One each, because the API server limits an object to 1 MiB. The names are fixed, because nothing mounts them.
+    """
+    return to_yaml(
+        {
+            **_KUSTOMIZATION,
+            "generatorOptions": {
+                "disableNameSuffixHash": True,
+                "labels": {"app.kubernetes.io/name": "kvwatch", "grafana_dashboard": "1"},
+            },
+            "configMapGenerator": [
+                {"name": f"dashboard-{name.removesuffix('.json')}", "files": [name]} for name in sorted(files)
+            ],
+        }
+    )
+
+
 def _server_url(grafana: str) -> str:
-    """Of the dashboard of the alert's server; of the fleet's for an alert that is of none."""
+    """The dashboard of the alert's target, or the fleet dashboard if the alert has none."""
     chosen = "&".join(
         f"var-{name}={{{{ $labels.{name} | urlquery }}}}" for name in ("job", "instance", "target")
     )
@@ -92,7 +114,7 @@ def _rule(one: Alert, options: Options) -> dict[str, Any]:
     return {
         "alert": one.name,
         "expr": one.expr,
-        **({"for": one.held} if one.held else {}),
+        **({"for": one.for_duration} if one.for_duration else {}),
         "labels": {"severity": one.severity.value, **options.labels},
         "annotations": {**annotations, **options.annotations},
     }

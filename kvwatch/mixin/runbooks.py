@@ -1,14 +1,20 @@
-"""One runbook per alert, as Markdown, from the symptom table and `pages`."""
+"""One runbook per alert, as Markdown, from the symptom table and `runbook_texts`.
+
+A runbook starts with what on-call people need first: meaning, what to do, how to check that it worked. Queries and
+background follow.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kvwatch.core.export.alert_names import PREFIX, alert_name
-from kvwatch.core.judgement.symptoms import SYMPTOMS, Action, Symptom, limits_of
+from kvwatch.core.judgement.symptoms import SYMPTOMS, Action, Runbook, Symptom, limits_of
 from kvwatch.mixin import alerts
 from kvwatch.mixin.alerts import Alert
 from kvwatch.mixin.promql import select
 from kvwatch.mixin.render_options import Options
-from kvwatch.mixin.runbook_texts import OWN_PAGES, QUERIES, SYMPTOM_PAGES, TARGET, RunbookText
+from kvwatch.mixin.runbook_texts import OWN_PAGES, QUERIES, TARGET
 
 _HEAD = "<!-- Written by `kvwatch render`: edits here are lost. -->"
 _COMMANDS = """\
@@ -16,7 +22,11 @@ _COMMANDS = """\
 kvwatch check http://SERVER:8000 --for 60s
 kvwatch record http://SERVER:8000 -o incident.jsonl.gz --for 10m
 ```"""
-_WHERE = {"kv transfer": "with a KV connector", "lora": "with LoRA", "watermark": "recent releases"}
+_RESTART = (
+    "*needs a restart*: a changed option takes effect when vLLM restarts. A restart aborts running and waiting"
+    " requests and empties the prefix cache. Change one option at a time, on one replica at a time."
+)
+_SHOWN_WITH = {"kv transfer": "with a KV connector", "lora": "with LoRA", "watermark": "with recent releases"}
 
 
 def runbooks(options: Options) -> dict[str, str]:
@@ -24,96 +34,107 @@ def runbooks(options: Options) -> dict[str, str]:
     return {one.page: _runbook(one) for one in alerts.every(options)}
 
 
+def runbook_queries(owner: str, runbook: Runbook) -> list[tuple[str, str]]:
+    """What each query of a runbook shows, and its PromQL. ValueError names queries that do not exist."""
+    if missing := [name for name in runbook.queries if name not in QUERIES]:
+        raise ValueError(
+            f"the runbook of {owner} names queries that QUERIES in kvwatch/mixin/runbook_texts.py does not have:"
+            f" {', '.join(missing)}. Add them there, or fix the names"
+        )
+    return [QUERIES[name] for name in runbook.queries]
+
+
 def _runbook(one: Alert) -> str:
     row = one.symptom
     if row:
-        page, meaning = SYMPTOM_PAGES[row.id], _symptom_meaning(row)
-        mitigation = [_said(action) for action in row.actions]
+        runbook, meaning, mitigation = row.runbook, row.meaning, [_action(action) for action in row.actions]
     else:
-        own = OWN_PAGES[one.name.removeprefix(PREFIX)]
-        page, meaning, mitigation = own.page, [own.meaning], list(own.mitigation)
+        name = one.name.removeprefix(PREFIX)
+        if name not in OWN_PAGES:
+            raise ValueError(
+                f"alert {one.name} has no runbook: add {name!r} to OWN_PAGES in kvwatch/mixin/runbook_texts.py"
+            )
+        own = OWN_PAGES[name]
+        runbook, meaning, mitigation = own.runbook, own.meaning, list(own.mitigation)
     parts = [
         _HEAD,
         f"# {one.name}",
         f"**{one.severity.value}**: {one.summary}",
         "## Meaning",
-        *meaning,
-        "The rule:",
-        f"```promql\n{one.expr}\n```",
-        *([f"It must hold for {one.held}."] if one.held else []),
-        "## Impact",
-        page.impact,
-        "## Diagnosis",
-        *_diagnosis(row, page),
+        meaning,
+        f"Impact: {runbook.impact}",
         "## Mitigation",
         "In this order:",
         "\n".join(f"{number}. {text}" for number, text in enumerate(mitigation, 1)),
-        "## How to tell that it worked",
-        *_worked(row, page),
+        *([_RESTART] if any("needs a restart" in text for text in mitigation) else []),
+        "## How to check that it worked",
+        *_worked(row, runbook),
+        "## Diagnosis",
+        *_diagnosis(row, runbook_queries(row.id if row else one.name, runbook)),
+        "## Background",
+        *(_background(row) if row else []),
+        f"The rule:\n\n```promql\n{one.expr}\n```",
+        *([f"The expression must hold for {one.for_duration}."] if one.for_duration else []),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _symptom_meaning(row: Symptom) -> list[str]:
-    parts = [
-        row.meaning,
-        f"It fires when: {row.fires_when(limits_of({}))} (defaults; each number is a threshold of kvwatch).",
-        "Likely causes, most likely first:",
-        "\n".join(f"- {cause}" for cause in row.causes),
-    ]
-    causes = [_link(other.id) for other in SYMPTOMS if row.id in other.explains]
-    if causes:
-        parts.append(
-            f"It makes no alert while one of these fires, which accounts for it: {', '.join(causes)}."
-        )
-    if row.explains:
-        effects = ", ".join(map(_link, row.explains))
-        parts.append(f"While it fires it accounts for these, and they make no alert: {effects}.")
+def _action(action: Action) -> str:
+    """An action, with the condition under which kvwatch shows it."""
+    notes = [f"{action.generations[0]} engine"] if len(action.generations) == 1 else []
+    notes += [_SHOWN_WITH[action.feature]] if action.feature in _SHOWN_WITH else []
+    return action.text + (f" Shown only: {', '.join(notes)}." if notes else "")
+
+
+def _worked(row: Symptom | None, runbook: Runbook) -> list[str]:
+    parts = [f"{runbook.worked[0].upper()}{runbook.worked[1:]}. The queries under Diagnosis show it."]
+    if row:
+        state = select("symptom_state", TARGET, f'symptom="{row.id}"', 'state="inactive"')
+        keep = f", {row.keep_s:g} s after its condition cleared" if row.keep_s else ""
+        parts += [
+            f"The alert has resolved when this is 1{keep}:",
+            f"```promql\n{state}\n```",
+            "State `unknown` is not resolved: its signals are missing.",
+        ]
     return parts
 
 
-def _link(symptom: str) -> str:
-    name = alert_name(symptom)
-    return f"[{name}]({name.lower()}.md)"
-
-
-def _diagnosis(row: Symptom | None, page: RunbookText) -> list[str]:
-    parts = ["Ask Prometheus, with the alert's label `target` in place of TARGET:"]
-    queries = [QUERIES[name] for name in page.queries]
+def _diagnosis(row: Symptom | None, queries: list[tuple[str, str]]) -> list[str]:
+    causes = []
     if row:
+        causes = ["Likely causes, most likely first:", "\n".join(f"- {cause}" for cause in row.causes)]
         matchers = (TARGET, f'symptom="{row.id}"')
         since = select("symptom_since_timestamp_seconds", *matchers)
         entered = select("symptom_transitions_total", *matchers, 'to="firing"')
         queries = [
-            ("For how long it has fired, in seconds", f"time() - {since}"),
-            ("How often it began in the last day", f"increase({entered}[1d])"),
+            ("Seconds since it fired", f"time() - {since}"),
+            ("How often it fired in the last day", f"increase({entered}[1d])"),
             *queries,
         ]
-    parts += [f"{text}:\n\n```promql\n{query}\n```" for text, query in queries]
     return [
-        *parts,
-        "The evidence (the numbers it was judged by), from the kvwatch that watches the server:",
+        *causes,
+        "Run these queries in Prometheus, with the alert's label `target` in place of TARGET.",
+        *(f"{text}:\n\n```promql\n{query}\n```" for text, query in queries),
+        "The evidence (the numbers behind the verdict), from the kvwatch that watches the server:",
         "```sh\ncurl -s http://KVWATCH:9477/api/v1/findings\n```",
-        "The same judgement from any machine that reaches the server, and a recording for a report:",
+        "The same judgement from any machine that reaches the server, and a recording for a bug report:",
         _COMMANDS,
     ]
 
 
-def _said(action: Action) -> str:
-    """An action with the condition under which kvwatch proposes it."""
-    notes = []
-    if len(action.generations) == 1:
-        notes.append(f"{action.generations[0]} engine")
-    if action.feature in _WHERE:
-        notes.append(_WHERE[action.feature])
-    return action.text + (f" ({', '.join(notes)})" if notes else "")
-
-
-def _worked(row: Symptom | None, page: RunbookText) -> list[str]:
-    parts = [f"{page.worked[0].upper()}{page.worked[1:]}. The queries under Diagnosis show it."]
-    if row:
-        state = select("symptom_state", TARGET, f'symptom="{row.id}"', 'state="inactive"')
-        keep = f" once it has been clear for {row.keep_s:g} s" if row.keep_s else ""
-        parts += [f"The alert is over{keep}, when this is 1:", f"```promql\n{state}\n```"]
-        parts.append("A state of `unknown` is not over: its signals are missing.")
+def _background(row: Symptom) -> list[str]:
+    condition = row.fires_when(limits_of({}))
+    parts = [
+        f"Fires when: {condition} (defaults; each number is a threshold of kvwatch).",
+        f"Source: {row.origin}.",
+    ]
+    if causes := [other.id for other in SYMPTOMS if row.id in other.explains]:
+        parts.append(f"Suppressed while one of its causes is firing: {_links(causes)}.")
+    if row.explains:
+        parts.append(f"While it fires, these are suppressed: {_links(row.explains)}.")
     return parts
+
+
+def _links(symptoms: Iterable[str]) -> str:
+    names = map(alert_name, symptoms)
+    return ", ".join(f"[{name}]({name.lower()}.md)" for name in names)

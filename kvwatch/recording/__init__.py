@@ -1,17 +1,28 @@
-"""Recordings of raw scrapes: gzipped JSON lines, one a scrape.
+"""Recordings of raw scrapes: gzipped JSON lines, one line per scrape.
 
-``{"t": unix seconds, "status": 200, "body": "…", "content_type": "…"}``, or with ``"status": 0`` and ``"error"``
-where the server could not be reached. Either may have ``"gpu"``, one object for each of the server's GPUs, where
-these were read since the line before, and ``"gpu_interval"``, the spacing of such readings in seconds; ``"facts"``,
-what ``/version`` and ``/v1/models`` said; and ``"warmup": true``, where it is not to be compared. The first line may
-have ``"label"``, the name of the run.
+    {"t": unix seconds, "status": 200, "body": "…", "content_type": "…"}
+    {"t": unix seconds, "status": 0, "error": "…"}      the server was not reachable
+
+Optional fields of a line:
+
+* ``"gpu"``, one object per GPU of the server, if GPUs were read since the line before; ``"gpu_interval"`` is the
+  interval of these readings in seconds
+* ``"facts"``, the answers of ``/version`` and ``/v1/models``
+* ``"warmup": true``, if the line is left out of comparisons
+* ``"label"``, the name of the run; only on the first line
 """
 
-from kvwatch.recording.open_file import open_file
-from kvwatch.recording.outcomes import failure_of, outcome_of
+from kvwatch.recording.format import (
+    MAX_LABEL,
+    Record,
+    RecordingError,
+    Skipped,
+    WriteError,
+    failure_of,
+    outcome_of,
+)
 from kvwatch.recording.pace import ClockStep, with_spacing
-from kvwatch.recording.read import MAX_LABEL, MAX_LINE, read
-from kvwatch.recording.records import Record, RecordingError, Skipped, WriteError
+from kvwatch.recording.read import MAX_LINE, open_file, read
 from kvwatch.recording.write import Writer
 
 __all__ = [

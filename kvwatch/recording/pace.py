@@ -1,4 +1,4 @@
-"""The pace at which a recording was made, told around each record, and a clock that only goes on."""
+"""The polling interval around each record of a recording, and a clock that never goes back."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kvwatch.recording.records import Record, Skipped
+from kvwatch.recording.format import Record, Skipped
 
 _SPACINGS = 10
-"""So many spacings before a record, and as many after it, tell the pace it was recorded at."""
-_AT_ONCE = 40
-"""Records held at once at most: the time of some does not move."""
-_BYTES_AT_ONCE = 64 << 20
-"""Bytes of pages beyond which no more records are held."""
+"""The interval at a record is the median of this many spacings before it and as many after it."""
+_MAX_BUFFERED = 40
+"""Most records that are buffered: the time of some recordings does not advance."""
+_MAX_BUFFERED_BYTES = 64 << 20
 _DEFAULT_SPACING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClockStep:
-    """The clock of a recording went back by some seconds; `t` is what is taken instead, after the record before."""
+    """The clock of a recording went back by `back_s` seconds; `t` is the time used instead."""
 
     t: float
     back_s: float
@@ -28,48 +27,50 @@ class ClockStep:
     @property
     def text(self) -> str:
         return (
-            f"the clock of the recording went back by {self.back_s:g} s here:"
-            " how much time passed is not known, and taken for as much as between the records before"
+            f"the clock of the recording went back by {self.back_s:g} s here;"
+            " the real gap is not known, the usual interval is assumed"
         )
 
 
 def with_spacing(
-    records: Iterable[Record | Skipped], stepped: Callable[[ClockStep], None] = lambda _: None
+    records: Iterable[Record | Skipped], on_step: Callable[[ClockStep], None] = lambda _: None
 ) -> Generator[tuple[Record | Skipped, float], None, None]:
-    """Each record with the spacing that was kept around it, in seconds: the median of some twenty spacings, half of
-    them before it and half after, so that a pace that changes is neither lost in time nor taken for an outage.
+    """Each record with the polling interval around it, in seconds.
 
-    Time only goes on: where the clock of the recording was put back, `stepped` is told, and that record and those
-    after it are taken as later.
+    The interval is the median of about twenty spacings, half of them before the record and half after it. So a
+    change of pace is not taken for an outage.
+
+    Times never decrease. If the clock of the recording goes back, this record and all after it are shifted
+    forward, and `on_step` is called.
     """
-    waiting: deque[tuple[Record | Skipped, int]] = deque()  # with how many spacings there were up to each
-    lately: deque[float] = deque(maxlen=2 * _SPACINGS)
+    waiting: deque[tuple[Record | Skipped, int]] = deque()  # each with the number of spacings up to it
+    recent: deque[float] = deque(maxlen=2 * _SPACINGS)
     seen, last, size = 0, None, 0
-    for item in _onward(records, stepped):
+    for item in _monotonic(records, on_step):
         if isinstance(item, Record):
             if last is not None and item.t > last:
-                lately.append(item.t - last)
+                recent.append(item.t - last)
                 seen += 1
             last = item.t
         waiting.append((item, seen))
         size += _size(item)
         del item
         while waiting and (
-            seen - waiting[0][1] >= _SPACINGS or len(waiting) > _AT_ONCE or size > _BYTES_AT_ONCE
+            seen - waiting[0][1] >= _SPACINGS or len(waiting) > _MAX_BUFFERED or size > _MAX_BUFFERED_BYTES
         ):
             size -= _size(waiting[0][0])
-            yield waiting.popleft()[0], _median(lately)
+            yield waiting.popleft()[0], _median(recent)
     for item, before in waiting:
-        while len(lately) > 1 and seen - len(lately) < before - _SPACINGS:
-            lately.popleft()
-        yield item, _median(lately)
+        while len(recent) > 1 and seen - len(recent) < before - _SPACINGS:
+            recent.popleft()
+        yield item, _median(recent)
 
 
-def _onward(
-    records: Iterable[Record | Skipped], stepped: Callable[[ClockStep], None]
+def _monotonic(
+    records: Iterable[Record | Skipped], on_step: Callable[[ClockStep], None]
 ) -> Iterator[Record | Skipped]:
-    """The records by a clock that is never put back."""
-    lately: deque[float] = deque(maxlen=2 * _SPACINGS)
+    """The records with times that never decrease."""
+    recent: deque[float] = deque(maxlen=2 * _SPACINGS)
     shift, last = 0.0, None
     for item in records:
         if isinstance(item, Skipped):
@@ -77,12 +78,12 @@ def _onward(
             continue
         t = item.t + shift
         if last is not None and t < last:
-            step = ClockStep(last + _median(lately), last - t)
-            stepped(step)
+            step = ClockStep(last + _median(recent), last - t)
+            on_step(step)
             shift += step.t - t
             t = step.t
         elif last is not None and t > last:
-            lately.append(t - last)
+            recent.append(t - last)
         last = t
         yield replace(item, t=t) if shift else item
 

@@ -1,4 +1,4 @@
-"""Writes recordings so that nothing is lost, whatever ends them."""
+"""Writes recordings so that an interruption loses at most one record."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import json
 import zlib
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from kvwatch.recording import gpu_codec, server_info_codec
-from kvwatch.recording.records import Record, RecordingError, WriteError
+from kvwatch.recording.format import Record, RecordingError, WriteError, to_fields
 
 
 class Writer:
     """Writes a recording to ``FILE.part``, which becomes ``FILE`` when closed.
 
-    Every record is flushed through the compression, so an interrupted recording can be read up to the last one.
-    One without any record is no recording: nothing is left of it.
+    Every record is flushed through the compression, so an interrupted recording is readable up to its last record.
+    A recording without records leaves no file.
     """
 
     def __init__(self, path: Path | str, *, force: bool = False) -> None:
@@ -26,16 +25,14 @@ class Writer:
         self.records = 0
         self.bytes = 0
         self.longest = 0
-        """Bytes that the longest record took so far."""
+        """Bytes of the longest record so far."""
         self._force = force
         if self.path.is_dir():
             raise RecordingError(f"{self.path} is a folder; name a file in it")
         if not force:
             for taken in (self.path, self.part):
                 if taken.exists():
-                    raise RecordingError(
-                        f"{taken} is there already; choose another name or --force to overwrite it"
-                    )
+                    raise RecordingError(f"{taken} exists; choose another name, or overwrite it with --force")
         self._broken = False
         try:
             self._file = self.part.open("wb", buffering=0)
@@ -44,24 +41,10 @@ class Writer:
         self._packer = zlib.compressobj(wbits=31)
 
     def write(self, record: Record) -> None:
-        fields: dict[str, Any] = {"t": round(record.t, 3), "status": record.status}
-        if record.status:
-            fields["body"] = record.body.decode(errors="replace")
-        if record.content_type:
-            fields["content_type"] = record.content_type
-        if record.error:
-            fields["error"] = record.error
-        if record.gpu is not None:
-            fields |= gpu_codec.as_fields(record.gpu)
-        if record.facts is not None:
-            fields |= server_info_codec.as_fields(record.facts)
-        if record.warmup:
-            fields["warmup"] = True
-        if record.label:
-            fields["label"] = record.label
-        line = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n"
+        line = json.dumps(to_fields(record), ensure_ascii=False, separators=(",", ":"))
+        packed = self._packer.compress(f"{line}\n".encode(errors="replace"))
         before = self.bytes
-        self._put(self._packer.compress(line) + self._packer.flush(zlib.Z_SYNC_FLUSH))
+        self._put(packed + self._packer.flush(zlib.Z_SYNC_FLUSH))
         self.longest = max(self.longest, self.bytes - before)
         self.records += 1
 
@@ -72,19 +55,19 @@ class Writer:
                 left = left[self._file.write(left) :]
         except OSError as error:
             self._broken = True
-            with contextlib.suppress(OSError):  # no half of a record; one is understood, too
+            with contextlib.suppress(OSError):  # leaves no partial record; readers accept one, too
                 self._file.truncate(self.bytes)
             raise WriteError(f"can't write {self.part}: {error.strerror or error}") from None
         self.bytes += len(data)
 
     def discard(self) -> None:
-        """Ends without a recording: what was written goes away, a file of that name from before stays."""
+        """Ends without a recording: removes the ``.part`` file; an older file of the same name stays."""
         if not self._file.closed:
             self._file.close()
             self.part.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Ends the recording. Of one that could not be written to its end what was written is kept."""
+        """Ends the recording. After a write error it keeps the records written before."""
         if self._file.closed:
             return
         if not self.records:
@@ -95,17 +78,16 @@ class Writer:
                 self._put(self._packer.flush())
         finally:
             self._file.close()
-            self._name()
+            self._rename()
 
-    def _name(self) -> None:
+    def _rename(self) -> None:
         if self.path.exists() and not self._force:
-            raise RecordingError(f"{self.path} came to be meanwhile; the recording is in {self.part}")
+            raise RecordingError(f"{self.path} was created meanwhile; the recording is in {self.part}")
         try:
             self.part.replace(self.path)
         except OSError as error:
-            raise WriteError(
-                f"can't name it {self.path}: {error.strerror or error}; the recording is in {self.part}"
-            ) from None
+            why = error.strerror or error
+            raise WriteError(f"can't rename {self.part} to {self.path}: {why}") from None
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""The settings: one model, read from flags, environment and a file. Nothing else in kvwatch reads these."""
+"""The settings: one model, read from flags, environment and a file. Nothing else in kvwatch reads those."""
 
 from kvwatch.settings.loading import SettingsError, load
 from kvwatch.settings.provenance import show

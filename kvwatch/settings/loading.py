@@ -1,4 +1,4 @@
-"""Reads the settings from all their sources, and says everything that is wrong with them at once."""
+"""Loads the settings from all sources, and reports everything that is wrong with them at once."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ from kvwatch.settings.target_settings import AlertmanagerSettings, TargetSetting
 from kvwatch.settings.values import nearest
 from kvwatch.text.redact import redact, redact_url
 
-_NOT_SHOWN = SECRET | SERVERS.keys()  # a list of servers, as JSON, may hold tokens
+_MAY_HOLD_SECRETS = SECRET | SERVERS.keys()
+_LONGEST = 60
+"""Characters of a wrong value that an error shows."""
 
 
 class SettingsError(Exception):
-    """The settings can't be used. `problems`: one line each, with the remedy and without secrets."""
+    """The settings are invalid. `problems`: one line each, with place, what is wrong and remedy, without secrets."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(map(redact, problems))
@@ -42,29 +44,28 @@ class SettingsError(Exception):
 def load(given: Mapping[str, Any] | None = None, *, used: Collection[str] | None = None) -> Settings:
     """The settings from flags (`given`, by field), environment and file; raises `SettingsError`.
 
-    Who uses only some of the settings names them: what is wrong with others, and not on the command line, is
-    then a note, and they are at their defaults.
+    With `used`, only these settings matter: an error in another one, except on the command line, becomes a note, and
+    that setting has its default.
     """
     fields = Settings.model_fields
     top = flags(given or {})
     env = environment(os.environ, fields)
     path = top.values.get("config") or env.values.get("config")
     layers = [top, env, file(Path(path) if path else None, fields)]
-    settings, problems = _made(layers)
+    settings, problems = _validate(layers)
     notes: list[str] = []
     if problems and used is not None:
-        strange = [one for one in problems if one.kind != "flag" and one.field not in used]
-        if strange:
-            layers = [top, *(layer.only(used) for layer in layers[1:])]
-            settings, problems = _made(layers)
-            notes = ["not used here, but wrong: " + "; ".join(dict.fromkeys(one.text for one in strange))]
+        unused = [one.text for one in problems if one.kind != "flag" and one.field not in used]
+        if unused:
+            settings, problems = _validate([top, *(layer.only(used) for layer in layers[1:])])
+            notes = ["not used here, but wrong: " + "; ".join(dict.fromkeys(unused))]
     if settings is None or problems:
         raise SettingsError(list(dict.fromkeys(one.text for one in problems)))
-    return settings.noting(notes)
+    return settings.with_notes(notes)
 
 
-def _made(layers: Sequence[Layer]) -> tuple[Settings | None, list[Problem]]:
-    """The settings that layers say, if they can be made; and everything that is wrong."""
+def _validate(layers: Sequence[Layer]) -> tuple[Settings | None, list[Problem]]:
+    """The settings, if they are valid, and all problems."""
     problems = [problem for layer in layers for problem in layer.problems]
     try:
         return Settings.of(layers), problems
@@ -74,64 +75,60 @@ def _made(layers: Sequence[Layer]) -> tuple[Settings | None, list[Problem]]:
 
 
 def _problems(error: ErrorDetails, layers: Sequence[Layer]) -> Iterator[Problem]:
-    """What to tell about one error of the model."""
     name, *inside = (str(part) for part in error["loc"])
-    context = error.get("ctx", {})
     if error["type"] == "several":
-        for entry, message in context["entries"].items():
+        context = error.get("ctx", {})
+        messages = [*context["entries"].items(), *(("", message) for message in context["others"])]
+        for entry, message in messages:
             layer = _layer(name, layers, entry)
-            yield Problem(name, f"{_called(name, layer)}: {message}", layer.kind if layer else "default")
-        layer = _layer(name, layers)
-        for message in context["others"]:
-            yield Problem(name, f"{_called(name, layer)}: {message}", layer.kind if layer else "default")
+            yield _problem(name, layer, f"{_name_in(layer, name)}: {message}")
         return
     layer = _layer(name, layers, *inside[:1])
     if error["type"] == "extra_forbidden" and not inside:
-        text = f"{_called(name, layer)}: no such setting{nearest(name, map(key, Settings.model_fields))}"
+        close = nearest(name, map(key, Settings.model_fields))
+        yield _problem(name, layer, f"{_name_in(layer, name)}: unknown setting{close}")
     else:
-        text = (
-            f"{_spelled(name, layer, *inside)}{_shown(name, inside, error)}: {_message(name, error, inside)}"
-        )
-    yield Problem(name, text, layer.kind if layer else "default")
+        place = f"{_place(name, layer, *inside)}{_wrong_value(name, inside, error)}"
+        yield _problem(name, layer, f"{place}: {_message(name, error, inside)}")
 
 
-def _spelled(name: str, layer: Layer | None, *inside: str) -> str:
-    """What the user called a field, or a part of it."""
-    called = _called(name, layer)
-    if name in SERVERS and inside and inside[0].isdigit():
-        return " ".join([f"{called}, {SERVERS[name]} {int(inside[0]) + 1}", *inside[1:]])
-    return " ".join([called, *inside])
+def _problem(name: str, layer: Layer | None, text: str) -> Problem:
+    return Problem(name, text, layer.kind if layer else "default")
 
 
 def _layer(name: str, layers: Sequence[Layer], entry: str = "") -> Layer | None:
     """The first layer that has a field, or an entry of it."""
     whole = not entry or name not in MAPPINGS
-    return next(
-        (one for one in layers if name in one.values and (whole or entry in one.values[name])),
-        None,
-    )
+    return next((one for one in layers if name in one.values and (whole or entry in one.values[name])), None)
 
 
-def _called(name: str, layer: Layer | None) -> str:
-    """What a field is called in a layer; if nobody gave it, by every name it has."""
+def _name_in(layer: Layer | None, name: str) -> str:
+    """The name of a field in a layer, or all its names if no layer has it."""
     if layer is not None:
         return layer.spelled[name]
     variable = PREFIX + key(name).upper()
     return variable if name in SECRET else f"{flag(name)} ({variable})"
 
 
-def _shown(name: str, inside: Sequence[str], error: ErrorDetails) -> str:
-    """The bad value, unless it may hold a secret."""
+def _place(name: str, layer: Layer | None, *inside: str) -> str:
+    """The name of a field, or of a part of it."""
+    field = _name_in(layer, name)
+    if name in SERVERS and inside and inside[0].isdigit():
+        return " ".join([f"{field}, {SERVERS[name]} {int(inside[0]) + 1}", *inside[1:]])
+    return " ".join([field, *inside])
+
+
+def _wrong_value(name: str, inside: Sequence[str], error: ErrorDetails) -> str:
+    """The wrong value, unless it may hold a secret."""
     value = error["input"]
-    if {name, *inside} & SECRET or (name in _NOT_SHOWN and not inside) or error["type"] == "extra_forbidden":
-        return ""
-    if not isinstance(value, str | int | float | Path):
+    secret = {name, *inside} & SECRET or (name in _MAY_HOLD_SECRETS and not inside)
+    if secret or error["type"] == "extra_forbidden" or not isinstance(value, str | int | float | Path):
         return ""
     try:
         text = redact_url(str(value))
-    except ValueError:  # Python writes no number of more than 4300 digits
+    except ValueError:  # Python converts no number of more than 4300 digits
         return ""
-    return f" {text if len(text) <= 60 else text[:59] + '…'}"
+    return f" {text if len(text) <= _LONGEST else text[: _LONGEST - 1] + '…'}"
 
 
 def _message(name: str, error: ErrorDetails, inside: Sequence[str]) -> str:
@@ -141,8 +138,7 @@ def _message(name: str, error: ErrorDetails, inside: Sequence[str]) -> str:
         return str(context.get("error", text))
     if kind == "extra_forbidden":
         model = AlertmanagerSettings if name == "alertmanagers" else TargetSettings
-        article = "an" if name == "alertmanagers" else "a"
-        return f"{article} {SERVERS[name]} has no such field{nearest(inside[-1], model.model_fields)}"
+        return f"unknown field{nearest(inside[-1], model.model_fields)}"
     if kind == "literal_error":
         return f"must be {context['expected']}"
     if kind.startswith(("int", "float")):

@@ -1,4 +1,4 @@
-"""Settings that name what the judgement knows: prefixes, signals, thresholds, symptoms."""
+"""Settings that contain names: metric prefixes, signals, thresholds, symptoms."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pydantic import ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from kvwatch.core.dialect.vllm import ALIASES, NATIVE_SPELLINGS, RELAY_SPELLINGS, Alias
@@ -16,11 +17,11 @@ from kvwatch.core.model.signals import BY_NAME
 from kvwatch.settings.values import pairs, split_words, suggestions
 
 
-def _told(problems: Mapping[str, str], wrong: Iterable[str] = ()) -> None:
-    """Reports all that is wrong with one field at once: with its entries by name, and with what is no entry."""
-    if problems or wrong:
+def _raise_all(entries: Mapping[str, str], others: Iterable[str] = ()) -> None:
+    """Raises everything that is wrong with one field: by entry, and what is not an entry."""
+    if entries or others:
         raise PydanticCustomError(
-            "several", "several entries are wrong", {"entries": dict(problems), "others": list(wrong)}
+            "several", "several entries are wrong", {"entries": dict(entries), "others": list(others)}
         )
 
 
@@ -28,24 +29,31 @@ def prefixes(given: Any) -> list[str]:
     """Prefixes of metric names."""
     found = split_words(given)
     wrong = [one for one in found if not isinstance(one, str) or any(c in one for c in ' {}"#\n')]
-    _told({str(one): f"{one!r} is not a prefix of metric names" for one in wrong})
+    _raise_all({str(one): f"{one!r} is not a prefix of metric names" for one in wrong})
     return found
 
 
-def aliases(given: Any) -> dict[str, str]:
-    """Names for signals, none of which is read as another signal already."""
+def aliases(given: Any, info: ValidationInfo) -> dict[str, str]:
+    """Names for signals, none of which is read as another signal already.
+
+    A name may have any prefix that is read: vLLM's, a relay's, or one of the setting spellings.
+    """
     found, wrong = pairs(given)
+    spellings = info.data.get("spellings") or ()
     problems = {}
     for signal, name in found.items():
-        bare = bare_name(name) if isinstance(name, str) else ""
+        bare = bare_name(name, spellings) if isinstance(name, str) else ""
         taken = {row.signal for row in ALIASES if row.name == bare} - {signal}
         if signal not in BY_NAME:
             problems[signal] = f"{signal} is not a signal{suggestions(signal, BY_NAME)}"
         elif not bare or not all(c.isalnum() or c in "_:." for c in bare):
             problems[signal] = f"{name!r} is not a metric name"
+        elif bare == name and ":" in name and not _known_alias(signal).foreign:
+            prefix = name[: name.rindex(":") + 1]
+            problems[signal] = f"the prefix of {name!r} is not read: add {prefix!r} to spellings"
         elif taken:
             problems[signal] = f"{bare} is already read as {', '.join(sorted(taken))}"
-    _told(problems, wrong)
+    _raise_all(problems, wrong)
     return found
 
 
@@ -63,7 +71,7 @@ def thresholds(given: Any) -> dict[str, float]:
         else:
             numbers[name] = number
             problems.update((name, error) for error in check(THRESHOLDS, {name: number}))
-    _told(problems, wrong)
+    _raise_all(problems, wrong)
     return numbers
 
 
@@ -81,24 +89,23 @@ def _number(value: Any) -> float | None:
 def symptoms(given: Any) -> list[str]:
     """Ids of symptoms."""
     found = split_words(given)
-    _told(
-        {
-            str(one): f"{one} is not a symptom{suggestions(str(one), BY_ID)}"
-            for one in found
-            if not isinstance(one, str) or one not in BY_ID
-        }
-    )
+    wrong = [str(one) for one in found if not isinstance(one, str) or one not in BY_ID]
+    _raise_all({one: f"{one} is not a symptom{suggestions(one, BY_ID)}" for one in wrong})
     return found
 
 
-def bare_name(name: str) -> str:
-    """A metric name without vLLM's prefix, or what relays make of it."""
-    longest_first = sorted((*NATIVE_SPELLINGS, *RELAY_SPELLINGS), key=len, reverse=True)
+def bare_name(name: str, spellings: Iterable[str] = ()) -> str:
+    """A metric name without its prefix: vLLM's, a relay's, or one of the operator's own `spellings`."""
+    longest_first = sorted((*NATIVE_SPELLINGS, *RELAY_SPELLINGS, *spellings), key=len, reverse=True)
     return name.removeprefix(next((prefix for prefix in longest_first if name.startswith(prefix)), ""))
 
 
-def alias(signal: str, name: str) -> Alias:
+def alias(signal: str, name: str, spellings: Iterable[str]) -> Alias:
     """The row for a name that an operator adds: like the newest known name of the signal."""
-    like = next(row for row in ALIASES if row.signal == signal)
-    bare = name if like.foreign else bare_name(name)
+    like = _known_alias(signal)
+    bare = name if like.foreign else bare_name(name, spellings)
     return replace(like, name=bare, releases="by setting", help_has="", option="", caveat="")
+
+
+def _known_alias(signal: str) -> Alias:
+    return next(row for row in ALIASES if row.signal == signal)

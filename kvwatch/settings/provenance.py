@@ -12,7 +12,7 @@ from kvwatch.text.redact import escape
 
 
 def show(settings: Settings) -> str:
-    """A settings file that says what is in force; what is secret or unset is a comment."""
+    """The effective settings as a file. Secrets and unset values are comments."""
     values = dump(settings)
     del values["config"]
     lines = [
@@ -23,18 +23,18 @@ def show(settings: Settings) -> str:
     for name in sorted(MAPPINGS):
         lines += ["", f"[{key(name)}]"]
         lines += [
-            f"{_toml(entry)} = {_toml(value)}{_from(settings, name, entry)}"
+            f"{_toml(entry)} = {_toml(value)}{_origin(settings, name, entry)}"
             for entry, value in values[name].items()
         ]
     for kind in SERVERS:
         for server in values[kind]:
-            lines += ["", f"[[{kind}]]{_from(settings, kind)}"]
+            lines += ["", f"[[{kind}]]{_origin(settings, kind)}"]
             lines += [_entry(name, value, name, "") for name, value in server.items() if value is not None]
     return "\n".join(lines) + "\n"
 
 
 def provenance(settings: Settings) -> dict[str, Any]:
-    """The same as data: field -> value and origin."""
+    """The effective settings as data: field -> value and origin."""
     return {
         key(name): {"value": value, "from": settings.origin(name)[0], "as": settings.origin(name)[1]}
         for name, value in dump(settings).items()
@@ -44,15 +44,15 @@ def provenance(settings: Settings) -> dict[str, Any]:
 def _line(settings: Settings, name: str, value: Any) -> str:
     if value is None:
         return f"# {key(name)} is not set"
-    return _entry(name, value, key(name), _from(settings, name))
+    return _entry(name, value, key(name), _origin(settings, name))
 
 
-def _entry(name: str, value: Any, called: str, origin: str) -> str:
-    """A line of the file. A secret is a comment: its stars would be taken for it."""
-    return f"{'# ' if name in SECRET else ''}{called} = {_toml(value)}{origin}"
+def _entry(name: str, value: Any, key_name: str, origin: str) -> str:
+    """A line of the file. A secret is a comment, because its stars would be read as the value."""
+    return f"{'# ' if name in SECRET else ''}{key_name} = {_toml(value)}{origin}"
 
 
-def _from(settings: Settings, *path: str) -> str:
+def _origin(settings: Settings, *path: str) -> str:
     kind, spelled = settings.origin(*path)
     return f"  # {kind}" + (f": {escape(spelled, keep='')}" if spelled else "")
 

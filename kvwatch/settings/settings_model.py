@@ -1,4 +1,4 @@
-"""Everything that can be set, one field each, with its default, unit and meaning."""
+"""All settings, one field each, with default, unit and meaning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, Self, get_args, get_origin
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    Field,
     PrivateAttr,
     SecretStr,
     ValidationInfo,
@@ -24,170 +23,163 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from kvwatch.core.dialect.vllm import NATIVE_SPELLINGS, RELAY_SPELLINGS, Vocabulary
 from kvwatch.core.judgement.policy import Policy
 from kvwatch.settings import names
+from kvwatch.settings.server_urls import whole_url
 from kvwatch.settings.sources import MAPPINGS, SERVERS, Layer, LayerSource
 from kvwatch.settings.target_settings import (
     AlertmanagerSettings,
     TargetSettings,
-    alertmanagers_of,
-    read_text,
-    secret_of,
-    targets_of,
-    whole_url,
+    parse_alertmanagers,
+    parse_targets,
 )
-from kvwatch.settings.values import duration, size
+from kvwatch.settings.values import ReadableFile, duration, secret_of, setting, size
 from kvwatch.text.redact import redact_url
 
-Seconds = Annotated[float, BeforeValidator(duration)]
-Bytes = Annotated[int, BeforeValidator(size)]
 Origin = tuple[str, str]
-"""Where a value came from (default, file, env, flag) and what it was called there."""
+"""Where a value came from (default, file, env, flag) and its name there."""
+
 _RAISED = "raised to the interval"
-#: Never below the interval: a default that is, is raised to it.
 _AT_LEAST_INTERVAL = ("max_interval_s", "backoff_max_s")
+"""Settings that must not be below the interval. Their defaults are raised to it."""
+
 _layers: ContextVar[Sequence[Layer]] = ContextVar("layers", default=())
 
 
 def within(low: float, high: float, message: str) -> AfterValidator:
-    """A number from `low` to `high`; `message` says what it must be."""
+    """A number from `low` to `high`; else `message` says what it must be."""
 
     def check(value: float) -> float:
         if not low <= value <= high:
-            raise ValueError(message)
+            raise ValueError(f"must be {message}")
         return value
 
     return AfterValidator(check)
 
 
-POSITIVE = within(1e-9, 1e9, "must be above 0 and at most 1000000000")
+POSITIVE = within(1e-9, 1e9, "above 0 and at most 1000000000")
+Seconds = Annotated[float, BeforeValidator(duration)]
+PositiveSeconds = Annotated[Seconds, POSITIVE]
 
 
 class Settings(BaseSettings):
-    """The settings of kvwatch: made from arguments alone, or by `of` from what flags, environment and file say."""
+    """The settings of kvwatch, made from arguments alone, or by `of` from flags, environment and file."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
-    config: Path | None = Field(
-        default=None,
-        description="settings file, TOML; keys as the options, as max_interval = 10, [thresholds], [[targets]]",
+    config: Path | None = setting(
+        None,
+        "settings file (TOML); keys are the flags with underscores, for example max_interval = 10; tables:"
+        " [thresholds], [aliases], [[targets]], [[alertmanagers]]",
     )
-    targets: Annotated[list[TargetSettings], BeforeValidator(targets_of)] = Field(
-        default=[TargetSettings(name="vllm")],
-        description="vLLM servers to watch: URL or name=URL, several separated by commas, or JSON with the fields"
+    targets: Annotated[list[TargetSettings], BeforeValidator(parse_targets)] = setting(
+        [TargetSettings(name="vllm")],
+        "vLLM servers to watch: URL or name=URL, separated by commas, or JSON with the fields"
         f" {', '.join(TargetSettings.model_fields)}",
     )
-    vllm_log: Path | None = Field(
-        default=None,
-        description="the log of the server, where one is watched (of several each has its own, as the field vllm_log"
-        " of the target): read as it grows, to say why it did not start or why it ended",
+    vllm_log: Path | None = setting(
+        None,
+        "log file of the server, followed as it grows, to report why it did not start or why it ended; with"
+        " several targets, set the field vllm_log of each instead",
     )
-    interval_s: Annotated[Seconds, within(0.05, 3600, "must be from 0.05 to 3600 seconds")] = Field(
-        default=1.0, description="time between two scrapes, seconds"
+    interval_s: Annotated[Seconds, within(0.05, 3600, "from 0.05 to 3600 seconds")] = setting(
+        1.0, "time between two scrapes, seconds"
     )
-    timeout_s: Annotated[Seconds, POSITIVE] | None = Field(
-        default=None,
-        description="give up a scrape after this long, seconds; below the interval (default: 0.9 of it, at most 10)",
+    timeout_s: PositiveSeconds | None = setting(
+        None, "timeout of a scrape, seconds; below the interval (default: 0.9 of it, at most 10)"
     )
-    max_interval_s: Annotated[Seconds, POSITIVE] = Field(
-        default=15.0,
-        description="the longest interval that a slow vLLM may stretch the scraping to, seconds;"
-        " at least the interval",
+    max_interval_s: PositiveSeconds = setting(
+        15.0, "longest interval to which a slow vLLM may stretch scraping, seconds; at least the interval"
     )
-    backoff_max_s: Annotated[Seconds, POSITIVE] = Field(
-        default=10.0,
-        description="the longest wait between two tries of a server that is down, seconds; at least the interval",
+    backoff_max_s: PositiveSeconds = setting(
+        10.0, "longest wait between scrapes of a server that is down, seconds; at least the interval"
     )
-    full_interval_s: Annotated[Seconds, POSITIVE] = Field(
-        default=15.0, description="how often histogram buckets and configuration are read, seconds"
+    full_interval_s: PositiveSeconds = setting(
+        15.0, "how often histogram buckets and configuration are read, seconds"
     )
     duty_cycle: Annotated[
-        float, within(1e-9, 0.5, "must be above 0 and at most 0.5 (0.01 is 1 % of vLLM's time)")
-    ] = Field(
-        default=0.01,
-        description="share of wall time that vLLM may spend on answering scrapes, above 0, at most 0.5",
-    )
-    narrow: Literal["auto", "never"] = Field(
-        default="auto",
-        description="ask vLLM for only the families that are read, where it can (auto), or never",
+        float, within(1e-9, 0.5, "above 0 and at most 0.5 (0.01 is 1 % of vLLM's time)")
+    ] = setting(0.01, "share of time that vLLM may spend on answering scrapes, above 0, at most 0.5")
+    narrow: Literal["auto", "never"] = setting(
+        "auto", "request only the metrics that are read if vLLM supports it (auto), or never"
     )
     max_body_bytes: Annotated[
-        Bytes, within(4096, 1 << 30, "must be from 4 KiB to 1 GiB; a page of vLLM has about 50 kB per engine")
-    ] = Field(default=16 << 20, description="largest page that is read, bytes")
-    spellings: Annotated[list[str], BeforeValidator(names.prefixes)] = Field(
-        default=[],
-        description="further prefixes of vLLM's metric names, as relays write them, several separated by commas; seen"
-        f" in the wild: {', '.join(RELAY_SPELLINGS)} (always understood: {', '.join(NATIVE_SPELLINGS)})",
+        int,
+        BeforeValidator(size),
+        within(4096, 1 << 30, "from 4 KiB to 1 GiB; a page of vLLM has about 50 kB per engine"),
+    ] = setting(16 << 20, "largest metrics page that is read, bytes")
+    spellings: Annotated[list[str], BeforeValidator(names.prefixes)] = setting(
+        [],
+        "additional prefixes of vLLM's metric names, as relays write them, separated by commas; known from"
+        f" relays: {', '.join(RELAY_SPELLINGS)} (always read: {', '.join(NATIVE_SPELLINGS)})",
     )
-    aliases: Annotated[dict[str, str], BeforeValidator(names.aliases)] = Field(
-        default={},
-        description="further vLLM names of a signal, signal=name, several separated by commas,"
-        " as kv_cache_usage_ratio=kv_usage_new",
+    aliases: Annotated[dict[str, str], BeforeValidator(names.aliases)] = setting(
+        {},
+        "additional vLLM names of signals, signal=name, separated by commas, for example"
+        " kv_cache_usage_ratio=kv_usage_new",
     )
-    thresholds: Annotated[dict[str, float], BeforeValidator(names.thresholds)] = Field(
-        default={},
-        description="numbers that judgements turn on, name=value, several separated by commas,"
-        " as kv_thrashing.per_request=0.3",
+    thresholds: Annotated[dict[str, float], BeforeValidator(names.thresholds)] = setting(
+        {},
+        "thresholds of regimes and symptoms, name=value, separated by commas, for example"
+        " kv_thrashing.per_request=0.3",
     )
-    disabled: Annotated[list[str], BeforeValidator(names.symptoms)] = Field(
-        default=[], description="symptoms that are not judged, by id, several separated by commas"
+    disabled: Annotated[list[str], BeforeValidator(names.symptoms)] = setting(
+        [], "symptoms that are not judged, by id, separated by commas"
     )
-    min_observations: Annotated[float, POSITIVE] = Field(
-        default=20, description="fewer observations than this give no quantile"
+    min_observations: Annotated[float, POSITIVE] = setting(
+        20, "observations that a quantile requires at least"
     )
-    unknown_grace_s: Annotated[Seconds, POSITIVE] = Field(
-        default=60.0,
-        description="how long a verdict may be unknown before that is a state of its own, seconds",
+    unknown_grace_s: PositiveSeconds = setting(
+        60.0, "how long a verdict may be unknown before the symptom becomes unknown, seconds"
     )
     history_s: Annotated[
-        Seconds, within(300, 86_400, "must be from 300 (the longest window of a judgement) to 86400 seconds")
-    ] = Field(default=600.0, description="how much of the past is kept at full resolution, seconds")
-    gpu: Literal["auto", "dcgm", "nvml", "off"] = Field(
-        default="auto",
-        description="where GPU data comes from: a DCGM exporter (dcgm), the driver (nvml, with kvwatch[nvml]), none"
-        " (off), or whatever is there (auto): gpu_url, else an exporter on port 9400 of this host, else the driver",
+        Seconds, within(300, 86_400, "from 300 (the longest window of a judgement) to 86400 seconds")
+    ] = setting(600.0, "how long samples are kept at full resolution, seconds")
+    gpu: Literal["auto", "dcgm", "nvml", "off"] = setting(
+        "auto",
+        "source of GPU data: a DCGM exporter (dcgm), the driver (nvml, requires kvwatch[nvml]), none (off),"
+        " or the first that is found (auto): gpu_url, an exporter on port 9400 of this host, the driver",
     )
-    gpu_url: str | None = Field(
-        default=None,
-        description="where a DCGM exporter's metrics are, as http://localhost:9400; /metrics and http:// are added if"
-        " left out",
+    gpu_url: str | None = setting(
+        None,
+        "URL of a DCGM exporter, for example http://localhost:9400; http:// and /metrics are added if"
+        " missing",
     )
-    gpu_interval_s: Annotated[Seconds, within(0.5, 3600, "must be from 0.5 to 3600 seconds")] = Field(
-        default=5.0, description="time between two readings of the GPUs, seconds"
+    gpu_interval_s: Annotated[Seconds, within(0.5, 3600, "from 0.5 to 3600 seconds")] = setting(
+        5.0, "time between two readings of the GPUs, seconds"
     )
-    alertmanagers: Annotated[list[AlertmanagerSettings], BeforeValidator(alertmanagers_of)] = Field(
-        default=[],
-        description="Alertmanagers to tell directly of what fires: URL or name=URL, several separated by commas, or"
-        f" JSON with the fields {', '.join(AlertmanagerSettings.model_fields)} (default: none)",
+    alertmanagers: Annotated[list[AlertmanagerSettings], BeforeValidator(parse_alertmanagers)] = setting(
+        [],
+        "Alertmanagers to notify directly: URL or name=URL, separated by commas, or JSON with the fields"
+        f" {', '.join(AlertmanagerSettings.model_fields)} (default: none)",
     )
-    notify_repeat_s: Annotated[Seconds, within(1, 3600, "must be from 1 to 3600 seconds")] = Field(
-        default=60.0,
-        description="how often an Alertmanager is told again of what still fires, seconds; what it is not told of for"
-        " three times as long is over there by itself",
+    notify_repeat_s: Annotated[Seconds, within(1, 3600, "from 1 to 3600 seconds")] = setting(
+        60.0,
+        "how often a firing alert is sent again, seconds; Alertmanager resolves an alert that it does not"
+        " receive for three times as long",
     )
-    external_url: str | None = Field(
-        default=None,
-        description="where people reach kvwatch's page, as https://kvwatch.example.com; alerts sent directly link to"
-        " it (default: this host and port)",
+    external_url: str | None = setting(
+        None,
+        "URL of kvwatch's page, for example https://kvwatch.example.com, for links in alerts that kvwatch"
+        " sends (default: this host and port)",
     )
-    host: str = Field(default="0.0.0.0", description="address to serve on")  # noqa: S104 - a sidecar is there to be scraped
-    port: Annotated[int, within(0, 65_535, "must be from 0 to 65535")] = Field(
-        default=9477, description="port to serve on; 0 takes a free one"
+    host: str = setting("0.0.0.0", "address to listen on")  # noqa: S104 - a sidecar is there to be scraped
+    port: Annotated[int, within(0, 65_535, "from 0 to 65535")] = setting(
+        9477, "port to listen on; 0 picks a free one"
     )
-    api_token_file: Path | None = Field(
-        default=None, description="file that holds the token (bearer) which kvwatch's own pages ask for"
+    api_token_file: ReadableFile | None = setting(
+        None, "file with the bearer token that kvwatch's own endpoints require"
     )
-    api_token: SecretStr | None = Field(
-        default=None,
-        description="token (bearer) which kvwatch's own pages ask for; /healthz and /readyz stay open",
+    api_token: SecretStr | None = setting(
+        None, "bearer token that kvwatch's own endpoints require, except /healthz and /readyz"
     )
-    tls_cert: Path | None = Field(default=None, description="certificate (PEM) to serve with; needs tls_key")
-    tls_key: Path | None = Field(default=None, description="private key (PEM) of tls_cert")
-    log_format: Literal["text", "json"] = Field(default="text", description="how log lines are written")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="the least severe lines logged"
-    )
+    tls_cert: ReadableFile | None = setting(None, "certificate (PEM) to serve HTTPS with; requires tls_key")
+    tls_key: ReadableFile | None = setting(None, "private key (PEM) of tls_cert")
+    log_format: Literal["text", "json"] = setting("text", "format of log lines")
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "lowest level that is logged")
 
     _origins: dict[tuple[str, ...], Origin] = PrivateAttr(default_factory=dict)
     _notes: tuple[str, ...] = PrivateAttr(default=())
+
+    # -- sources -------------------------------------------------------------------------------------------------
 
     @classmethod
     def settings_customise_sources(
@@ -201,7 +193,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def of(cls, layers: Sequence[Layer]) -> Self:
-        """The settings that layers say, the first of them first; ValidationError with all that is wrong."""
+        """The settings of these layers; earlier ones win. ValidationError with everything that is wrong."""
         token = _layers.set(layers)
         try:
             settings = cls()
@@ -211,21 +203,15 @@ class Settings(BaseSettings):
         settings._notes = tuple(note for layer in layers for note in layer.notes)
         return settings
 
-    # -- what else they say --------------------------------------------------------------------------------------
-
-    @property
-    def effective_timeout_s(self) -> float:
-        """Seconds after which a scrape is given up."""
-        return self.timeout_s or min(0.9 * self.interval_s, 10.0)
-
-    def log_of(self, target: TargetSettings) -> Path | None:
-        """The file that the target's log is read from."""
-        return target.vllm_log or (self.vllm_log if len(self.targets) == 1 else None)
-
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know about where the settings came from, such as ignored variables."""
+        """Remarks on the sources, such as ignored variables."""
         return self._notes
+
+    def with_notes(self, notes: Iterable[str]) -> Self:
+        """These settings with more notes."""
+        self._notes += tuple(notes)
+        return self
 
     def origin(self, *path: str) -> Origin:
         """Where a value came from: a field, or a field and an entry of it."""
@@ -233,17 +219,25 @@ class Settings(BaseSettings):
         raised = name in _AT_LEAST_INTERVAL and getattr(self, name) != type(self).model_fields[name].default
         return self._origins.get(path, ("default", _RAISED if raised else ""))
 
-    def noting(self, notes: Iterable[str]) -> Self:
-        """These settings, with more that the user should know."""
-        self._notes += tuple(notes)
-        return self
+    # -- derived values ------------------------------------------------------------------------------------------
+
+    @property
+    def effective_timeout_s(self) -> float:
+        """Timeout of a scrape, seconds."""
+        return self.timeout_s or min(0.9 * self.interval_s, 10.0)
+
+    def log_of(self, target: TargetSettings) -> Path | None:
+        """The log file of a target."""
+        return target.vllm_log or (self.vllm_log if len(self.targets) == 1 else None)
 
     def policy(self, target: TargetSettings) -> Policy:
-        """The judgement of one target."""
+        """The policy for judging one target."""
         return Policy(
             vocabulary=Vocabulary(
                 spellings=tuple(dict.fromkeys((*NATIVE_SPELLINGS, *self.spellings))),
-                extra=tuple(names.alias(signal, name) for signal, name in self.aliases.items()),
+                extra=tuple(
+                    names.alias(signal, name, self.spellings) for signal, name in self.aliases.items()
+                ),
             ),
             thresholds=dict(self.thresholds),
             disabled=frozenset(self.disabled),
@@ -255,76 +249,65 @@ class Settings(BaseSettings):
             history_s=self.history_s,
         )
 
-    # -- what they must be ---------------------------------------------------------------------------------------
+    # -- checks --------------------------------------------------------------------------------------------------
 
     @field_validator("vllm_log")
     @classmethod
-    def _of_one(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+    def _check_single_target(cls, value: Path | None, info: ValidationInfo) -> Path | None:
         if value is not None and len(info.data.get("targets", ())) > 1:
-            raise ValueError(
-                "several servers are watched: give each its own, as the field vllm_log of the target"
-            )
-        return value
-
-    @field_validator("timeout_s")
-    @classmethod
-    def _below_interval(cls, value: float | None, info: ValidationInfo) -> float | None:
-        interval = info.data.get("interval_s")
-        if value is not None and interval is not None and value >= interval:
-            raise ValueError(
-                f"must be below the interval of {interval:g} s: shorten it, or lengthen the interval"
-            )
+            raise ValueError("ambiguous with several targets; set the field vllm_log of each target")
         return value
 
     @model_validator(mode="before")
     @classmethod
-    def _raised(cls, given: Any) -> Any:
-        """Nobody who asks for a long interval asks for less in what may not be below it."""
+    def _raise_to_interval(cls, given: Any) -> Any:
+        """A long interval raises the defaults that must not be below it."""
         if not isinstance(given, dict) or "interval_s" not in given:
             return given
-        with suppress(ValueError):  # the field itself says what is wrong with it
+        with suppress(ValueError):  # the field itself reports what is wrong with it
             interval = duration(given["interval_s"])
             defaults = {name: max(interval, cls.model_fields[name].default) for name in _AT_LEAST_INTERVAL}
             return defaults | given
         return given
 
-    @field_validator(*_AT_LEAST_INTERVAL)
+    @field_validator("timeout_s", *_AT_LEAST_INTERVAL)
     @classmethod
-    def _not_below_interval(cls, value: float, info: ValidationInfo) -> float:
-        interval = info.data.get("interval_s", 0.0)
-        if value < interval:
-            raise ValueError(f"must not be below the interval of {interval:g} s")
+    def _compare_with_interval(cls, value: float | None, info: ValidationInfo) -> float | None:
+        interval = info.data.get("interval_s")
+        if value is None or interval is None:
+            return value
+        if info.field_name == "timeout_s" and value >= interval:
+            raise ValueError(
+                f"must be below the interval of {interval:g} s; shorten it, or raise the interval"
+            )
+        if info.field_name != "timeout_s" and value < interval:
+            raise ValueError(
+                f"must not be below the interval of {interval:g} s; raise it, or shorten the interval"
+            )
         return value
 
     @field_validator("gpu_url")
     @classmethod
-    def _of_an_exporter(cls, value: str | None, info: ValidationInfo) -> str | None:
+    def _check_exporter(cls, value: str | None, info: ValidationInfo) -> str | None:
         if value is not None and info.data.get("gpu") == "nvml":
-            raise ValueError("given beside gpu = nvml, which reads no exporter; keep one")
-        return None if value is None else whole_url(value, "no exporter is asked with one")
+            raise ValueError("set together with gpu = nvml, which reads no exporter; keep one")
+        return None if value is None else whole_url(value, "DCGM exporters need none")
 
     @field_validator("external_url")
     @classmethod
-    def _of_the_page(cls, value: str | None) -> str | None:
-        return None if value is None else whole_url(value, "it is shown in alerts", path="/")
+    def _check_external_url(cls, value: str | None) -> str | None:
+        return None if value is None else whole_url(value, "alerts show this one; leave it out", path="/")
 
     @field_validator("api_token")
     @classmethod
-    def _from_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+    def _read_token(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
         return secret_of(value, info.data.get("api_token_file"), "api_token")
-
-    @field_validator("api_token_file", "tls_cert", "tls_key")
-    @classmethod
-    def _readable(cls, value: Path | None) -> Path | None:
-        if value is not None:
-            read_text(value)
-        return value
 
     @field_validator("tls_key")
     @classmethod
-    def _both_or_none(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+    def _check_key_pair(cls, value: Path | None, info: ValidationInfo) -> Path | None:
         if "tls_cert" in info.data and (value is None) != (info.data["tls_cert"] is None):
-            raise ValueError("tls_cert and tls_key go together: give both or none")
+            raise ValueError("tls_cert and tls_key belong together; set both or none")
         return value
 
 
@@ -334,14 +317,13 @@ def _origins(layers: Iterable[Layer]) -> dict[tuple[str, ...], Origin]:
         for name, value in layer.values.items():
             origin = (layer.kind, layer.spelled[name])
             found.setdefault((name,), origin)
-            if name in MAPPINGS:
-                for entry in value:
-                    found.setdefault((name, entry), origin)
+            for entry in value if name in MAPPINGS else ():
+                found.setdefault((name, entry), origin)
     return found
 
 
 def choices(field: FieldInfo) -> tuple[str, ...]:
-    """The words that a setting may be, if it may only be some."""
+    """The values of a setting that has a fixed set of them."""
     return get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
 
 

@@ -1,8 +1,8 @@
-"""Where settings come from, each as a layer of raw values with what the user called them.
+"""The sources of settings: flags, environment and file, each as a layer of raw values with their names there.
 
-One spelling everywhere: the field's name without the unit ``_s``, as ``--max-interval``, ``KVWATCH_MAX_INTERVAL``,
-``max_interval = 15`` (the full name, and one for several, as ``threshold``, are understood, too). Layers hold
-unknown keys as they are: the model refuses them, so that all that is wrong is said at once.
+The name is that of the field without the unit ``_s``: ``--max-interval``, ``KVWATCH_MAX_INTERVAL``,
+``max_interval = 15``. The full name and singulars such as ``threshold`` are accepted too. Layers keep unknown keys:
+the model rejects them, so that everything that is wrong is reported at once.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from kvwatch.settings.values import nearest, pairs
 
 PREFIX = "KVWATCH_"
-#: Fields that are mappings: layers add to each other instead of replacing.
+
 MAPPINGS = frozenset({"thresholds", "aliases"})
-#: What one of several is called: an option gives one, and is named so.
+"""Fields that are mappings: layers add to each other instead of replacing."""
+
 SINGULAR = {
     "targets": "target",
     "alertmanagers": "alertmanager",
@@ -32,21 +33,26 @@ SINGULAR = {
     "spellings": "spelling",
     "disabled": "disable",
 }
+"""Names for one of several: a flag adds one."""
 
-#: Fields that are lists of servers, each a table of the file, with what one of them is.
 SERVERS = {"targets": "target", "alertmanagers": "Alertmanager"}
-#: Never on a command line, where every user of the machine can read them: these have no flag.
+"""Fields that are lists of servers, each a table in the file."""
+
 SECRET = frozenset({"token", "password", "api_token"})
-#: Variables of kvwatch that are no settings.
-_OTHERS = frozenset({"DEBUG"})
-#: What Kubernetes sets in every container for a Service called kvwatch or kvwatch-something.
+"""Without a flag, because every user of the host can read a command line."""
+
+_NOT_SETTINGS = frozenset({"DEBUG"})
+"""Variables of kvwatch that are not settings."""
+
 _OF_A_SERVICE = re.compile(r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
-_LINK = re.compile(r"(tcp|udp|sctp)://.*")
+"""Variables that Kubernetes sets in every container for a Service called kvwatch or kvwatch-something."""
+
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://.*")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong, in a line with the remedy; with which field, and in which kind of layer."""
+    """One error: a line with place, what is wrong and remedy. `kind` is that of the layer."""
 
     field: str
     text: str
@@ -55,7 +61,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Layer:
-    """Raw values of one source by field, what the user called each, and what is to be said about the source."""
+    """Raw values of one source by field, the name of each in the source, and problems and notes about it."""
 
     kind: str
     values: dict[str, Any] = field(default_factory=dict)
@@ -65,7 +71,7 @@ class Layer:
 
     def put(self, name: str, value: Any, spelled: str) -> None:
         if name in self.values:
-            self.wrong(name, f"{spelled}: given twice, also as {self.spelled[name]}; keep one")
+            self.add_problem(name, f"{spelled}: set twice, also as {self.spelled[name]}; keep one")
             return
         if name in MAPPINGS:
             try:
@@ -73,15 +79,15 @@ class Layer:
             except ValueError as error:
                 value, wrong = {}, [str(error)]
             for one in wrong:
-                self.wrong(name, f"{spelled}: {one}")
+                self.add_problem(name, f"{spelled}: {one}")
         self.values[name] = value
         self.spelled[name] = spelled
 
-    def wrong(self, name: str, text: str) -> None:
+    def add_problem(self, name: str, text: str) -> None:
         self.problems.append(Problem(name, text, self.kind))
 
     def only(self, names: Collection[str]) -> Layer:
-        """What the layer says of some fields."""
+        """The layer with only these fields."""
         return Layer(
             self.kind,
             {name: value for name, value in self.values.items() if name in names},
@@ -92,7 +98,7 @@ class Layer:
 
 
 def key(name: str) -> str:
-    """What a user calls the field."""
+    """The name of a field for users."""
     return name.removesuffix("_s")
 
 
@@ -105,7 +111,7 @@ def _field(word: str, fields: Iterable[str]) -> str | None:
 
 
 def debugging() -> bool:
-    """Whether tracebacks are wanted (KVWATCH_DEBUG=1)."""
+    """Whether tracebacks are shown (KVWATCH_DEBUG=1)."""
     return os.environ.get(f"{PREFIX}DEBUG", "0") not in {"", "0"}
 
 
@@ -118,14 +124,14 @@ def flags(given: Mapping[str, Any]) -> Layer:
 
 
 def environment(environ: Mapping[str, str], fields: Collection[str]) -> Layer:
-    """The layer of the environment. Empty variables count as unset, strangers are noted and ignored."""
+    """The layer of the environment. Empty variables count as unset. Unknown ones are ignored, with a note."""
     layer = Layer("env")
     for variable, value in sorted(environ.items()):
         word = variable.removeprefix(PREFIX)
-        if word == variable or word in _OTHERS or not value.strip():
+        if word == variable or word in _NOT_SETTINGS or not value.strip():
             continue
-        if _OF_A_SERVICE.fullmatch(word) or (word.endswith("PORT") and _LINK.fullmatch(value)):
-            continue  # KVWATCH_PORT=tcp://10.0.0.1:9477 is not our port but Kubernetes telling where the Service is
+        if _OF_A_SERVICE.fullmatch(word) or (word.endswith("PORT") and _SERVICE_ADDRESS.fullmatch(value)):
+            continue  # KVWATCH_PORT=tcp://10.0.0.1:9477 is not a setting: Kubernetes sets it for a Service
         name = _field(word.lower(), fields)
         if name is None:
             known = [PREFIX + key(one).upper() for one in fields]
@@ -138,7 +144,7 @@ def environment(environ: Mapping[str, str], fields: Collection[str]) -> Layer:
 
 
 def file(path: Path | None, fields: Collection[str]) -> Layer:
-    """The layer of the settings file; an empty one with the problem if it can't be read."""
+    """The layer of the settings file. If it can't be read, it is empty and has the problem."""
     layer = Layer("file")
     if path is None:
         return layer
@@ -147,13 +153,13 @@ def file(path: Path | None, fields: Collection[str]) -> Layer:
         for word, value in table.items():
             layer.put(_field(word, fields) or word, value, f"{path}: {word}")
     except OSError as error:
-        layer.wrong("config", f"{path}: can't read the settings file: {error.strerror or error}")
+        layer.add_problem("config", f"{path}: can't read the settings file: {error.strerror or error}")
     except UnicodeDecodeError:
-        layer.wrong("config", f"{path}: the settings file is not UTF-8 text")
+        layer.add_problem("config", f"{path}: the settings file is not UTF-8 text")
     except RecursionError:
-        layer.wrong("config", f"{path}: not TOML that can be read: it is nested too deeply")
-    except ValueError as error:  # of tomllib, of a number with too many digits, of a path that can be none
-        layer.wrong("config", f"{path}: not TOML: {error}")
+        layer.add_problem("config", f"{path}: not TOML: nested too deeply")
+    except ValueError as error:  # from tomllib, a number with too many digits, or an impossible path
+        layer.add_problem("config", f"{path}: not TOML: {error}")
     return layer
 
 

@@ -1,4 +1,8 @@
-"""The running service: scrapes, keeps the states, serves them."""
+"""The running service: scrapes vLLM servers, keeps their states, serves and notifies.
+
+Rooms: `polling` (scrapes), `serving` (HTTP), `page` (HTML), `notifying` (Alertmanager). `service` and `reload` put
+them together; the modules beside them are shared.
+"""
 
 import sys
 from types import ModuleType
@@ -6,13 +10,12 @@ from types import ModuleType
 _CLIENT = "httpx._main"
 
 
-def _leave_out_the_command_line_of_httpx() -> None:
-    """httpx imports its own command line client whenever what that needs is installed, and with it rich and pygments:
-    3.4 MiB and 50 ms at the start of a service that never uses them."""
+def _skip_httpx_command_line() -> None:
+    """Keeps httpx from importing its command line client, and with it rich and pygments: 3.4 MiB and 50 ms."""
     if "httpx" not in sys.modules:
         stub = ModuleType(_CLIENT)
         stub.main = lambda: None  # type: ignore[attr-defined]
         sys.modules.setdefault(_CLIENT, stub)
 
 
-_leave_out_the_command_line_of_httpx()
+_skip_httpx_command_line()

@@ -1,10 +1,13 @@
-"""Where the sidecar gets its time from, so that tests and the demo can give it another."""
+"""Clocks, which tests and the demo replace, and the back-off between tries."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from random import Random
 from typing import Protocol
+
+_MAX_DOUBLINGS = 10
 
 
 class MonotonicClock(Protocol):
@@ -14,7 +17,7 @@ class MonotonicClock(Protocol):
 
 
 class Clock(MonotonicClock, Protocol):
-    """Time in seconds: `now` monotonic, for intervals; `wall` unix, to show to people."""
+    """`now` is monotonic seconds, for intervals; `wall` is unix seconds, for people."""
 
     def wall(self) -> float: ...
 
@@ -22,7 +25,7 @@ class Clock(MonotonicClock, Protocol):
 
 
 class SystemClock:
-    """The machine's own time."""
+    """The clock of this machine."""
 
     def now(self) -> float:
         return time.monotonic()
@@ -35,11 +38,11 @@ class SystemClock:
 
 
 class ScaledClock:
-    """Time that runs `factor` times as fast as `base`, from the moment this was made."""
+    """A clock that runs `factor` times as fast as `base`, from its creation on."""
 
     def __init__(self, base: Clock, factor: float) -> None:
         if not factor > 0:
-            raise ValueError(f"time can't run {factor} times as fast")
+            raise ValueError(f"the speed of a clock must be above 0, not {factor}")
         self._base = base
         self._factor = factor
         self._now0 = base.now()
@@ -56,3 +59,26 @@ class ScaledClock:
 
     async def sleep(self, seconds: float) -> None:
         await self._base.sleep(seconds / self._factor)
+
+
+class Backoff:
+    """Delays that double with each failure, with jitter so that many sidecars do not retry in step."""
+
+    def __init__(self, max_s: float, random: Random | None = None) -> None:
+        self._max = max_s
+        self._random = random or Random()  # noqa: S311 - jitter, no secret
+        self._failures = 0
+
+    def succeeded(self) -> bool:
+        """Counts a success; returns whether failures came before it."""
+        was_down, self._failures = self._failures > 0, 0
+        return was_down
+
+    def failed(self, interval_s: float) -> float:
+        """Counts a failure; returns the seconds to wait: at first the interval, at most the maximum."""
+        doublings = min(self._failures, _MAX_DOUBLINGS)
+        self._failures += 1
+        longest: float = min(interval_s * 2.0**doublings, max(self._max, interval_s))
+        if doublings == 0:
+            return longest
+        return max(interval_s, longest * self._random.uniform(0.75, 1.0))

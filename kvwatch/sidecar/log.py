@@ -1,4 +1,7 @@
-"""One line for each thing that happened, for people (logfmt) or for machines (JSON). Never a line per poll."""
+"""One line for each thing that happened, as logfmt for people or JSON for machines. Never a line per scrape.
+
+Lines that others can cause are limited, so that nobody can fill a disk with them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
@@ -15,19 +20,21 @@ from kvwatch.core.export.report import identity, json_safe
 from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.judgement.state import Event, State, Transition
 from kvwatch.core.judgement.symptoms import BY_ID, Severity
-from kvwatch.sidecar.log_throttle import FIELDS, LogThrottle, RateLimiter
 from kvwatch.text.numbers import plain_number
 
 log = logging.getLogger("kvwatch")
 
+_FIELDS = "kvwatch_fields"
+"""The attribute of a log record that has its fields."""
 _PLAIN = re.compile(r"[\w.:/+%@{}\[\]-]+")
 _LEVELS = {Severity.CRITICAL: logging.ERROR, Severity.WARNING: logging.WARNING, Severity.INFO: logging.INFO}
 _CONTROL = {i: f"\\x{i:02x}" for i in (*range(32), 127)}
+_MAX_KINDS, _KIND_CHARACTERS = 200, 80
 
 
 def log_event(level: int, message: str, **fields: Any) -> None:
-    """Logs a message with fields; what a field's value may be is what JSON can say."""
-    log.log(level, message, extra={FIELDS: fields})
+    """Logs a message with fields, whose values are what JSON can express."""
+    log.log(level, message, extra={_FIELDS: fields})
 
 
 def timestamp(wall: float) -> str:
@@ -35,35 +42,38 @@ def timestamp(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _facts(record: logging.LogRecord) -> dict[str, Any]:
-    at = timestamp(record.created)
-    facts: dict[str, Any] = {"time": at, "level": record.levelname.lower(), "message": record.getMessage()}
-    facts |= json_safe(getattr(record, FIELDS, {}))
+# -- formats and streams -----------------------------------------------------------------------------------------
+
+
+def _record_fields(record: logging.LogRecord) -> dict[str, Any]:
+    at, level = timestamp(record.created), record.levelname.lower()
+    fields: dict[str, Any] = {"time": at, "level": level, "message": record.getMessage()}
+    fields |= json_safe(getattr(record, _FIELDS, {}))
     if record.exc_info:
-        facts["traceback"] = logging.Formatter().formatException(record.exc_info)
-    return facts
+        fields["traceback"] = logging.Formatter().formatException(record.exc_info)
+    return fields
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return json.dumps(_facts(record), ensure_ascii=False, default=str)
+        return json.dumps(_record_fields(record), ensure_ascii=False, default=str)
 
 
 class TextFormatter(logging.Formatter):
-    """``key=value`` pairs; a traceback keeps its lines, after the pairs."""
+    """``key=value`` pairs; a traceback follows on its own lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        facts = _facts(record)
-        traceback = facts.pop("traceback", None)
-        line = " ".join(f"{key}={_word(value)}" for key, value in _flat(facts).items())
+        fields = _record_fields(record)
+        traceback = fields.pop("traceback", None)
+        line = " ".join(f"{key}={_word(value)}" for key, value in _flat(fields).items())
         return f"{line}\n{traceback}" if traceback else line
 
 
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
-    for key, value in facts.items():
+    for key, value in fields.items():
         if isinstance(value, Mapping):
             flat |= _flat(value, f"{prefix}{key}.")
         else:
@@ -85,26 +95,107 @@ def _word(value: Any) -> str:
 
 
 def configure_logging(style: Literal["text", "json"], level: str, stream: TextIO | None = None) -> None:
-    """Sends kvwatch's lines to a stream (default: standard error), and what web server and event loop complain
-    of: of that, one line of a kind a minute."""
-    ours, theirs = (logging.StreamHandler(stream or sys.stderr) for _ in range(2))
-    for handler in (ours, theirs):
+    """Sends kvwatch's lines, and the warnings of the web server and the event loop, to a stream (default: stderr).
+
+    Of the libraries' warnings, one line per kind and minute passes.
+    """
+    own, library = (logging.StreamHandler(stream or sys.stderr) for _ in range(2))
+    for handler in (own, library):
         handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
-    theirs.addFilter(LogThrottle())
-    names = (
-        ("kvwatch", level.upper(), ours),
-        ("uvicorn.error", "WARNING", theirs),
-        ("asyncio", "WARNING", theirs),
-    )
-    for name, lowest, handler in names:
+    library.addFilter(LogThrottle())
+    for name, lowest, handler in (
+        ("kvwatch", level.upper(), own),
+        ("uvicorn.error", "WARNING", library),
+        ("asyncio", "WARNING", library),
+    ):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
         logger.setLevel(lowest)
         logger.propagate = False
 
 
-_TOLD_AS_EVENT = "engine_restarted"
-"""A symptom whose beginning the event ``restart`` tells, with more."""
+# -- limits ------------------------------------------------------------------------------------------------------
+
+
+class LogThrottle(logging.Filter):
+    """Passes one record a minute of each kind (logger, first words, error); the next one has the count of the rest.
+
+    For libraries: the event loop and the web server may repeat a line thousands of times a second.
+    """
+
+    def __init__(self, every_s: float = 60.0, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._every_s = every_s
+        self._now = now
+        self._passed: dict[tuple[str, str, str], tuple[float, int]] = {}
+        """By kind: when a record last passed, and how many did not since."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = type(record.exc_info[1]).__name__ if record.exc_info else ""
+        kind = (record.name, str(record.msg).partition("\n")[0][:_KIND_CHARACTERS], error)
+        if kind not in self._passed and len(self._passed) >= _MAX_KINDS:
+            kind = (record.name, "", "")
+        now = self._now()
+        at, suppressed = self._passed.get(kind, (now - self._every_s, 0))
+        if now - at < self._every_s:
+            self._passed[kind] = (at, suppressed + 1)
+            return False
+        self._passed[kind] = (now, 0)
+        if suppressed:
+            setattr(record, _FIELDS, {**getattr(record, _FIELDS, {}), "not_shown": suppressed})
+        return True
+
+
+class RateLimiter:
+    """Admits a number of events a minute, and counts the rest. For engines of one target that come and go."""
+
+    def __init__(self, most: int = 10, every_s: float = 60.0) -> None:
+        self._most = most
+        self._every_s = every_s
+        self._since: float | None = None
+        self._admitted = 0
+        self._suppressed: Counter[str] = Counter()
+
+    def admits(self, kind: str, now: float) -> bool:
+        """Whether an event gets its own line; `now` in monotonic seconds. Call `suppressed` first."""
+        if self._since is None:
+            self._since, self._admitted = now, 0
+        if self._admitted < self._most:
+            self._admitted += 1
+            return True
+        self._suppressed[kind] += 1
+        return False
+
+    def suppressed(self, now: float) -> Mapping[str, int]:
+        """How many events of each kind were not admitted in a minute that has ended; else empty."""
+        if self._since is None or now - self._since < self._every_s:
+            return {}
+        counts, self._suppressed, self._since = self._suppressed, Counter(), None
+        return dict(counts)
+
+
+class ProblemLog:
+    """Logs unexpected errors with their traceback, each kind at most once a minute."""
+
+    def __init__(self, every_s: float = 60.0) -> None:
+        self._every_s = every_s
+        self._logged_at: dict[str, float] = {}
+
+    def log(self, error: Exception, now: float, **fields: Any) -> None:
+        """Logs an error, unless its kind was logged within the last minute; `now` in monotonic seconds."""
+        kind = type(error).__qualname__
+        last = self._logged_at.get(kind)
+        if last is not None and now - last < self._every_s:
+            return
+        self._logged_at[kind] = now
+        fields["error"] = kind
+        log.error("unexpected error; kvwatch continues", exc_info=error, extra={_FIELDS: fields})
+
+
+# -- what happened to a target -----------------------------------------------------------------------------------
+
+_RESTARTED = "engine_restarted"
+"""The symptom of a restart. Its line is that of the event ``restart``, which has more fields."""
 _EVENTS = {
     "restart": (logging.WARNING, "vLLM restarted"),
     "several_servers": (
@@ -112,13 +203,16 @@ _EVENTS = {
         "several servers answer in turn behind this address: give each its own target",
     ),
 }
+_LIMITED = frozenset({"engine_appeared", "engine_vanished"})
 
 
 def log_transition(change: Transition, finding: Finding | None = None) -> None:
-    """A symptom changed its stage. Firing speaks as loud as its severity, and with `finding` says what to do
-    first; what is pending is for the curious."""
+    """A symptom changed its stage. The level of a firing one follows its severity; pending ones are for debugging.
+
+    With `finding`, the line has the first action.
+    """
     level = logging.INFO
-    if change.symptom == _TOLD_AS_EVENT:
+    if change.symptom == _RESTARTED:
         level = logging.DEBUG
     elif change.after is Stage.FIRING:
         level = _LEVELS[BY_ID[change.symptom].severity]
@@ -130,13 +224,13 @@ def log_transition(change: Transition, finding: Finding | None = None) -> None:
         **identity(change.key),
         symptom=change.symptom,
         **{"from": str(change.before), "to": str(change.after)},
-        **_what_to_do(finding),
+        **_advice(finding),
         evidence=dict(change.evidence),
         **({"reason": change.reason} if change.reason else {}),
     )
 
 
-def _what_to_do(finding: Finding | None) -> dict[str, Any]:
+def _advice(finding: Finding | None) -> dict[str, Any]:
     if finding is None:
         return {}
     first = {"first_action": finding.actions[0]} if finding.actions else {}
@@ -144,31 +238,23 @@ def _what_to_do(finding: Finding | None) -> dict[str, Any]:
 
 
 def log_state_event(event: Event, finding: Finding | None = None) -> None:
-    """A restart, servers that take turns behind one address, or an engine that came or went."""
+    """A restart, several servers behind one address, or an engine that appeared or vanished."""
     level, message = _EVENTS.get(event.kind, (logging.INFO, event.kind.replace("_", " ")))
-    log_event(
-        level,
-        message,
-        **identity(event.key),
-        event=event.kind,
-        **_what_to_do(finding),
-        detail=dict(event.detail),
-    )
-
-
-_COMINGS = frozenset({"engine_appeared", "engine_vanished"})
+    fields = {"event": event.kind, **_advice(finding), "detail": dict(event.detail)}
+    log_event(level, message, **identity(event.key), **fields)
 
 
 def log_changes(
-    before: State, after: State, transitions: Iterable[Transition], comings: RateLimiter | None = None
+    before: State, after: State, transitions: Iterable[Transition], limiter: RateLimiter | None = None
 ) -> None:
-    """What one outcome changed: events and symptoms. With `comings`, of many engines that come and go only a
-    few are told of one by one."""
+    """Logs what one outcome changed: events and symptoms.
+
+    `limiter` limits the lines about engines that come and go.
+    """
     now = after.now or 0.0
-    if comings and (rest := comings.rest(now)):
-        log_event(
-            logging.WARNING, "more engines came and went than are told of singly", target=after.target, **rest
-        )
+    if limiter and (counts := limiter.suppressed(now)):
+        message = "more engines appeared or vanished than are logged one by one"
+        log_event(logging.WARNING, message, target=after.target, **counts)
     known = set(map(id, before.events))
     events = [event for event in after.events if id(event) not in known]
     changes = list(transitions)
@@ -176,76 +262,45 @@ def log_changes(
         return
     found = {(one.key, one.symptom.id): one for one in findings(after)}
     for event in events:
-        if comings and event.kind in _COMINGS and not comings.admits(event.kind, now):
+        if limiter and event.kind in _LIMITED and not limiter.admits(event.kind, now):
             continue
-        log_state_event(event, found.get((event.key, _TOLD_AS_EVENT)) if event.kind == "restart" else None)
+        log_state_event(event, found.get((event.key, _RESTARTED)) if event.kind == "restart" else None)
     for change in changes:
         firing = change.after is Stage.FIRING
         log_transition(change, found.get((change.key, change.symptom)) if firing else None)
 
 
 class Reachability:
-    """Says when a server can't be scraped any more, and when it can again.
+    """Logs when a target goes down, and when it is up again.
 
-    That one scrape in between fails is counted, but no news: what could be scraped before must fail for three
-    polls or 3 s. A server that never answered is told of at once.
+    A target that was up is down after failures of three polls or 3 s; a single failed scrape is only counted.
+    A target that was never up is down at once.
     """
 
     _POLLS, _SECONDS = 3, 3.0
 
     def __init__(self) -> None:
-        self._told: bool | None = None
-        self._polls = 0
+        self._logged: bool | None = None
+        self._failed_polls = 0
         self._since: tuple[float, float] | None = None
-        """When it began to fail: monotonic, unix."""
+        """When the failures began: monotonic, unix."""
 
-    def see(self, state: State) -> None:
+    def update(self, state: State) -> None:
         """Takes the state after a poll."""
         now, wall = state.now or 0.0, state.wall or 0.0
         if state.up:
-            self._polls, self._since = 0, None
-            if self._told is not True:
-                self._told = True
-                log_event(logging.INFO, "vLLM is scraped", target=state.target, up=True)
+            self._failed_polls, self._since = 0, None
+            if self._logged is not True:
+                self._logged = True
+                log_event(logging.INFO, "target is up", target=state.target, up=True)
         elif state.error is not None:
             since, since_wall = self._since = self._since or (now, wall)
-            self._polls += 1
-            lasting = self._polls >= self._POLLS or now - since >= self._SECONDS
-            if self._told is None or (self._told and lasting):
-                self._told = False
+            self._failed_polls += 1
+            lasting = self._failed_polls >= self._POLLS or now - since >= self._SECONDS
+            if self._logged is None or (self._logged and lasting):
+                self._logged = False
+                fields = {"failure": str(state.error.kind), "detail": state.error.detail}
+                since_at = timestamp(since_wall)
                 log_event(
-                    logging.WARNING,
-                    "vLLM can't be scraped",
-                    target=state.target,
-                    up=False,
-                    since=timestamp(since_wall),
-                    failure=str(state.error.kind),
-                    detail=state.error.detail,
+                    logging.WARNING, "target is down", target=state.target, up=False, since=since_at, **fields
                 )
-
-
-def log_narrowing(target: str, *, in_use: bool, why: str) -> None:
-    """Whether only what is read is asked for, from now on."""
-    message = "scrapes are narrowed to what is read" if in_use else "scrapes are of the whole page"
-    log_event(logging.INFO, message, target=target, narrowed=in_use, why=why)
-
-
-class ProblemLog:
-    """Errors that nobody expected, each kind with its traceback at most once a minute."""
-
-    def __init__(self, every_s: float = 60.0) -> None:
-        self._every_s = every_s
-        self._said: dict[str, float] = {}
-
-    def about(self, error: Exception, now: float, **fields: Any) -> None:
-        """Logs an error unless one of its kind was logged just now; `now` in monotonic seconds."""
-        kind = type(error).__qualname__
-        said = self._said.get(kind)
-        if said is not None and now - said < self._every_s:
-            return
-        self._said[kind] = now
-        log.error(
-            "an error that should not happen; kvwatch goes on",
-            exc_info=error,
-            extra={FIELDS: {**fields, "error": kind}},
-        )

@@ -1,8 +1,9 @@
-"""What follows the settings while kvwatch runs: pollers, notifiers, the token, the certificate, the log.
+"""Applies settings to the running service: pollers, notifiers, the API token, the TLS certificate, the log.
 
-A reload (SIGHUP) reads the settings anew from where they came from. They are taken whole or not at all: whatever is
-wrong with them leaves those before in force, is said, and counted. A target that is as it was keeps its poller; one
-of the same name and URL keeps what was seen and counted of it, whatever else was changed.
+A reload (SIGHUP) reads the settings again from their sources. They apply completely or not at all: if
+anything is wrong with them, the old ones stay in force, and the failure is logged and counted. A target whose
+settings did not change keeps its poller. A target with the same name and URL keeps its history and counters,
+whatever else changed.
 """
 
 from __future__ import annotations
@@ -10,22 +11,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
-from kvwatch.core.judgement.state import State, initial, judged_by
+from kvwatch.core.judgement.state import State, initial, with_policy
 from kvwatch.settings import SettingsError
 from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.http_client import ClientError
 from kvwatch.sidecar.log import ProblemLog, configure_logging, log_event
 from kvwatch.sidecar.notifying.alertmanager_client import Alertmanager
-from kvwatch.sidecar.notifying.notifier import TIMEOUT_S, Notifier, page_of
+from kvwatch.sidecar.notifying.notifier import TIMEOUT_S, Notifier, page_url
 from kvwatch.sidecar.polling.gpu_reader import GpuReader
-from kvwatch.sidecar.polling.pacing import start_of
+from kvwatch.sidecar.polling.pacing import start_offset
 from kvwatch.sidecar.polling.poller import Poller
 from kvwatch.sidecar.polling.scrape import Scraper
 from kvwatch.sidecar.polling.server_log import FollowedLog, FollowLog, LogStatus
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from kvwatch.settings import AlertmanagerSettings, ServerSettings, Settings, TargetSettings
 
 FIXED = ("host", "port", "gpu", "gpu_url", "gpu_interval_s")
-"""Settings that count from the start to the end of the process."""
+"""Settings that only a restart changes."""
 _TLS = ("tls_cert", "tls_key")
-"""Likewise whether there are any; other ones, or new ones in the same files, are taken."""
-_OF_A_POLLER = (
+"""Only a restart turns TLS on or off. Other certificate files, or new contents, apply at a reload."""
+_POLLER_INPUTS = (
     "effective_timeout_s",
     "max_body_bytes",
     "narrow",
@@ -55,90 +55,90 @@ _OF_A_POLLER = (
 
 
 @dataclass(frozen=True, slots=True)
-class ReloadableParts:
-    """What is there from the start to the end of the process."""
+class ServiceParts:
+    """The parts that live as long as the process."""
 
     store: Store
     clock: Clock
     web: HttpServer
-    gate: TokenAuth
+    auth: TokenAuth
     gpus: GpuReader
     pollers: TaskSet
     notifiers: TaskSet
     follow: FollowLog | None = None
     turn: asyncio.Semaphore = field(default_factory=asyncio.Semaphore)
-    """Whose it is to judge a large page."""
+    """Large pages are judged one at a time."""
 
 
 class Reloader:
-    """Keeps the parts as the settings want them."""
+    """Applies settings to the parts."""
 
-    def __init__(self, parts: ReloadableParts) -> None:
+    def __init__(self, parts: ServiceParts) -> None:
         self._parts = parts
         self._settings: Settings | None = None
-        self._complaints = ProblemLog()
+        self._problems = ProblemLog()
 
-    async def begin(self, settings: Settings) -> None:
-        """Takes the first settings; `CannotServe` if certificates can't be used."""
-        await self._take(settings)
-        self._parts.store.started(self._parts.clock.wall())
+    async def start(self, settings: Settings) -> None:
+        """Applies the first settings; raises `ClientError` if a certificate can't be used."""
+        await self._apply(settings)
+        self._parts.store.record_start(self._parts.clock.wall())
 
-    async def reload_when(self, asked: asyncio.Event, read: Callable[[], Settings]) -> None:
-        """Takes what `read` gives whenever `asked` is set, until cancelled."""
+    async def reload_on(self, event: asyncio.Event, read: Callable[[], Settings]) -> None:
+        """Applies the settings that `read` returns whenever `event` is set, until cancelled."""
         while True:
-            await asked.wait()
-            asked.clear()
+            await event.wait()
+            event.clear()
             await self._reload(read)
 
     async def _reload(self, read: Callable[[], Settings]) -> None:
         good, wall = False, self._parts.clock.wall()
         try:
             settings = read()
-            kept = _kept(self._settings, settings)
-            changes = await self._take(settings.model_copy(update=kept))
+            fixed = _fixed(self._settings, settings)
+            changes = await self._apply(settings.model_copy(update=fixed))
             good = True
         except SettingsError as error:
-            _refuse(*error.problems)
+            _log_failure(*error.problems)
         except ClientError as error:
-            _refuse(str(error))
-        except Exception as error:  # noqa: BLE001 - the net: watching goes on whatever happens
-            self._complaints.about(error, self._parts.clock.now())
-            _refuse("kvwatch itself failed at reading them; the line before says how")
+            _log_failure(str(error))
+        except Exception as error:  # noqa: BLE001 - polling continues whatever happens
+            self._problems.log(error, self._parts.clock.now())
+            _log_failure("kvwatch failed to read them; see the error logged before")
         else:
-            _tell(settings, changes, tuple(kept))
-        self._parts.store.reloaded(good=good, wall=wall)
+            _log_success(settings, changes, tuple(fixed))
+        self._parts.store.record_reload(good=good, wall=wall)
 
-    async def _take(self, settings: Settings) -> ChangeSet:
-        """Has everything as these settings say; `CannotServe`, and nothing changed, if certificates can't be used."""
+    async def _apply(self, settings: Settings) -> ChangeSet:
+        """Raises `ClientError`, and changes nothing, if a certificate can't be used."""
         parts, store = self._parts, self._parts.store
         renew = parts.web.renewal(settings)
-        watching = await parts.pollers.prepare(
-            {one.name: self._poll(one, settings) for one in settings.targets}
+        polling = await parts.pollers.prepare(
+            {one.name: self._poll_task(one, settings) for one in settings.targets}
         )
         try:
-            telling = await parts.notifiers.prepare(
-                {one.name: self._notify(one, settings) for one in settings.alertmanagers}
+            notifying = await parts.notifiers.prepare(
+                {one.name: self._notify_task(one, settings) for one in settings.alertmanagers}
             )
         except BaseException:
-            await watching.give_up()
+            await polling.discard()
             raise
         configure_logging(settings.log_format, settings.log_level)
-        parts.gate.token = settings.api_token.get_secret_value() if settings.api_token else None
+        parts.auth.token = settings.api_token.get_secret_value() if settings.api_token else None
         renew()
-        changes = await watching.take_over()
+        changes = await polling.apply()
         self._settings = settings
-        await telling.take_over()
+        await notifying.apply()
         store.keep([one.name for one in settings.targets], [one.name for one in settings.alertmanagers])
         return changes
 
-    def _poll(self, target: TargetSettings, settings: Settings) -> ServerTask:
+    def _poll_task(self, target: TargetSettings, settings: Settings) -> ServerTask:
         parts, file = self._parts, settings.log_of(target)
-        places = len(settings.targets), settings.interval_s
-        start = start_of(
-            settings.targets.index(target), *places, gethostname(), str(settings.port), target.url
+        index, count = settings.targets.index(target), len(settings.targets)
+        offset = start_offset(
+            index, count, settings.interval_s, gethostname(), str(settings.port), target.url
         )
 
-        def begin(client: httpx.AsyncClient) -> Coroutine[Any, Any, None]:
+        def start(client: httpx.AsyncClient) -> Coroutine[Any, Any, None]:
             log = parts.follow(file) if file and parts.follow else None
             poller = Poller(
                 self._state(target, settings),
@@ -146,47 +146,34 @@ class Reloader:
                 parts.store,
                 parts.clock,
                 settings,
-                random=Random(),  # noqa: S311 - jitter, no secret
                 gpus=parts.gpus.feed(),
                 log=LogStatus(target.name, file, log) if file and log else None,
-                start=start,
+                start=offset,
                 turn=parts.turn,
             )
             return _run(poller, log)
 
-        policy = settings.policy(target)
-        made_from = (
-            target,
-            policy,
-            *(getattr(settings, name) for name in _OF_A_POLLER),
-            _files(target),
-            file,
-        )
-        return ServerTask("target", target, made_from, begin)
+        policy, own = settings.policy(target), (getattr(settings, name) for name in _POLLER_INPUTS)
+        return ServerTask("target", target, (target, policy, *own, _file_contents(target), file), start)
 
     def _state(self, target: TargetSettings, settings: Settings) -> State:
-        """What is known of a target, if it was watched before under this name and URL; else nothing yet."""
-        policy = settings.policy(target)
-        for one in self._settings.targets if self._settings else ():
-            if one.name == target.name and one.url == target.url:
-                same_log = self._settings is not None and self._settings.log_of(one) == settings.log_of(
-                    target
-                )
-                return judged_by(self._parts.store.state(target.name), policy, same_log=same_log)
+        """The known state of a target with this name and URL; else an initial one."""
+        policy, old = settings.policy(target), self._settings
+        for one in old.targets if old else ():
+            if old and one.name == target.name and one.url == target.url:
+                same_log = old.log_of(one) == settings.log_of(target)
+                return with_policy(self._parts.store.state(target.name), policy, same_log=same_log)
         return initial(target.name, policy)
 
-    def _notify(self, one: AlertmanagerSettings, settings: Settings) -> ServerTask:
-        store, repeat_s, page = (
-            self._parts.store,
-            settings.notify_repeat_s,
-            page_of(settings, self._parts.web.url),
-        )
+    def _notify_task(self, one: AlertmanagerSettings, settings: Settings) -> ServerTask:
+        store, repeat_s = self._parts.store, settings.notify_repeat_s
+        page = page_url(settings, self._parts.web.url)
 
-        def begin(client: httpx.AsyncClient) -> Coroutine[Any, Any, None]:
+        def start(client: httpx.AsyncClient) -> Coroutine[Any, Any, None]:
             receiver = Alertmanager(one, client, page=page, timeout_s=min(TIMEOUT_S, repeat_s))
             return Notifier(store, receiver, repeat_s).run()
 
-        return ServerTask("Alertmanager", one, (one, repeat_s, page, _files(one)), begin)
+        return ServerTask("Alertmanager", one, (one, repeat_s, page, _file_contents(one)), start)
 
 
 async def _run(poller: Poller, log: FollowedLog | None) -> None:
@@ -194,17 +181,17 @@ async def _run(poller: Poller, log: FollowedLog | None) -> None:
         await poller.run()
 
 
-def _files(server: ServerSettings) -> tuple[bytes, ...]:
-    """What is in the files that its client reads: they may have been written anew."""
+def _file_contents(server: ServerSettings) -> tuple[bytes, ...]:
+    """The contents of the client's certificate files: they may be replaced under the same name."""
     found = []
     for path in (server.ca_file, server.cert_file, server.key_file):
-        with contextlib.suppress(OSError):  # making the client says so
+        with contextlib.suppress(OSError):  # the creation of the client reports it
             found.append(b"" if path is None else Path(path).read_bytes())
     return tuple(found)
 
 
-def _kept(before: Settings | None, after: Settings) -> Mapping[str, Any]:
-    """What new settings say that only counts after a restart, as it was before."""
+def _fixed(before: Settings | None, after: Settings) -> dict[str, Any]:
+    """Settings that changed but need a restart, with their old values."""
     if before is None:
         return {}
     names = [name for name in FIXED if getattr(before, name) != getattr(after, name)]
@@ -213,22 +200,18 @@ def _kept(before: Settings | None, after: Settings) -> Mapping[str, Any]:
     return {name: getattr(before, name) for name in names}
 
 
-def _refuse(*problems: str) -> None:
-    log_event(
-        logging.ERROR,
-        "the settings can't be reloaded: those before stay in force",
-        problems=list(problems),
-    )
+def _log_failure(*problems: str) -> None:
+    log_event(logging.ERROR, "settings reload failed; the old settings stay", problems=list(problems))
 
 
-def _tell(settings: Settings, changes: ChangeSet, kept: tuple[str, ...]) -> None:
+def _log_success(settings: Settings, changes: ChangeSet, fixed: tuple[str, ...]) -> None:
     for note in settings.notes:
         log_event(logging.WARNING, note)
-    told = {
+    names = {
         "added": changes.added,
         "changed": changes.changed,
         "removed": changes.removed,
-        "counts_after_a_restart": tuple(name.removesuffix("_s") for name in kept),
+        "counts_after_a_restart": tuple(name.removesuffix("_s") for name in fixed),
     }
-    fields = {name: list(names) for name, names in told.items() if names}
-    log_event(logging.WARNING if kept else logging.INFO, "the settings are reloaded", **fields)
+    fields = {field: list(listed) for field, listed in names.items() if listed}
+    log_event(logging.WARNING if fixed else logging.INFO, "settings reloaded", **fields)

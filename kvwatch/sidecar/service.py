@@ -1,6 +1,6 @@
-"""The composition root: builds everything, starts it, and stops it.
+"""The composition root: builds all parts, runs them, and stops them.
 
-Serving does not wait for vLLM: kvwatch may be what keeps a pod from being ready, and must not be.
+kvwatch serves before it reaches vLLM: the readiness of its pod must not depend on vLLM.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from kvwatch import __version__
 from kvwatch.sidecar.clock import Clock, SystemClock
+from kvwatch.sidecar.daemon_threads import DnsExecutor
 from kvwatch.sidecar.http_client import ClientError
 from kvwatch.sidecar.log import configure_logging, log_event
-from kvwatch.sidecar.polling.gpu_reader import read_beside
+from kvwatch.sidecar.polling.gpu_reader import running_gpu_reader
 from kvwatch.sidecar.polling.server_log import FollowLog
-from kvwatch.sidecar.reload import ReloadableParts, Reloader
+from kvwatch.sidecar.reload import Reloader, ServiceParts
 from kvwatch.sidecar.serving.app import build
 from kvwatch.sidecar.serving.collector import registry_of
-from kvwatch.sidecar.serving.hardening.dns_executor import DnsExecutor
 from kvwatch.sidecar.serving.http_server import HttpServer, listen
 from kvwatch.sidecar.serving.middleware import TokenAuth
 from kvwatch.sidecar.store import Store
@@ -45,43 +45,46 @@ async def serve(
     read: Callable[[], Settings] | None = None,
     follow: FollowLog | None = None,
 ) -> int:
-    """Runs the sidecar until a signal or `stop`; calls `ready` with its URL once it serves. An exit code.
+    """Runs the sidecar until a signal or `stop`; returns an exit code.
 
-    `read` reads the settings anew, for a reload by SIGHUP; it may raise `SettingsError`. Without it there is none.
-    `follow` follows the log of a server; without it none is read.
+    `ready` is called with the URL once kvwatch serves. `read` reads the settings again for a reload by
+    SIGHUP, and may raise `SettingsError`; without it there is no reload. `follow` opens the log of a server;
+    without it no log is read.
     """
     configure_logging(settings.log_format, settings.log_level)
     asyncio.get_running_loop().set_default_executor(DnsExecutor())
     clock = clock or SystemClock()
     stop, hangup = stop or asyncio.Event(), asyncio.Event()
-    store, gate = Store(), TokenAuth(settings.api_token.get_secret_value() if settings.api_token else None)
-    app = build(store, registry_of(store, clock), clock, gate=gate)
+    store, auth = Store(), TokenAuth(settings.api_token.get_secret_value() if settings.api_token else None)
+    app = build(store, registry_of(store, clock), clock, auth=auth)
     try:
         with (
             contextlib.closing(listen(settings.host, settings.port)) as sock,
             _signals(stop, read and hangup),
         ):
             web = HttpServer(app, settings, sock)
-            async with read_beside(settings, clock) as gpus, task_set() as notifiers, task_set() as pollers:
-                follower = Reloader(
-                    ReloadableParts(store, clock, web, gate, gpus, pollers, notifiers, follow)
-                )
-                await follower.begin(settings)
-                reloading = follower.reload_when(hangup, read) if read else None
-                return await _until(stop, web, settings, ready, reloading)
+            async with (
+                running_gpu_reader(settings, clock) as gpus,
+                task_set() as notifiers,
+                task_set() as pollers,
+            ):
+                reloader = Reloader(ServiceParts(store, clock, web, auth, gpus, pollers, notifiers, follow))
+                await reloader.start(settings)
+                reloading = reloader.reload_on(hangup, read) if read else None
+                return await _run_until(stop, web, settings, ready, reloading)
     except ClientError as error:
         log_event(logging.ERROR, str(error))
         return CANNOT_SERVE
 
 
-async def _until(
+async def _run_until(
     stop: asyncio.Event,
     web: HttpServer,
     settings: Settings,
     ready: Callable[[str], None] | None,
-    beside: Coroutine[Any, Any, None] | None,
+    reloading: Coroutine[Any, Any, None] | None,
 ) -> int:
-    """Serves, and does what is to be done beside that, until told to stop, or until serving breaks."""
+    """Serves and reloads until `stop` is set, or until the web server fails."""
 
     def started() -> None:
         targets = {target.name: shown_url(target.url) for target in settings.targets}
@@ -89,16 +92,17 @@ async def _until(
         if ready is not None:
             ready(web.url)
 
-    aside = [asyncio.create_task(beside, name="reload")] if beside else []
+    others: list[asyncio.Task[Any]] = [asyncio.create_task(stop.wait())]
+    if reloading:
+        others.append(asyncio.create_task(reloading, name="reload"))
     serving = asyncio.create_task(web.run(started))
-    stopping = asyncio.create_task(stop.wait())
-    done, pending = await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (*pending, *aside):
+    await asyncio.wait({serving, others[0]}, return_when=asyncio.FIRST_COMPLETED)
+    failed = serving.done() and not stop.is_set()
+    for task in (serving, *others):
         task.cancel()
-    await asyncio.gather(*pending, *aside, return_exceptions=True)
-    if serving in done and not stop.is_set():
-        why = serving.exception() or "the web server ended"
-        log_event(logging.ERROR, f"kvwatch can't go on: {why}")
+    ends = await asyncio.gather(serving, *others, return_exceptions=True)
+    if failed:
+        log_event(logging.ERROR, f"kvwatch stops: {ends[0] or 'the web server ended'}")
         return BROKEN
     log_event(logging.INFO, "kvwatch stops")
     return OK
@@ -106,7 +110,10 @@ async def _until(
 
 @contextlib.contextmanager
 def _signals(stop: asyncio.Event, hangup: asyncio.Event | None) -> Iterator[None]:
-    """SIGTERM and SIGINT set `stop`, and SIGHUP `hangup`, while the block runs; then they do what they did before."""
+    """While the block runs, SIGTERM and SIGINT set `stop`, and SIGHUP sets `hangup`.
+
+    Then the old handlers are back.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,8 +1,8 @@
-"""Tasks that each talk to one server, kept as the settings name them: begun, replaced and ended one by one.
+"""Tasks that each talk to one server, and their replacement when settings change.
 
-New settings are taken in two steps. `prepare` makes what may fail, which is the HTTP clients with their certificates;
-then nothing has changed yet. `Relief.take_over` ends what is no longer wanted or is made from other settings now, and
-begins what is new. A task that is made from the same as before is not touched.
+A change has two steps. `TaskSet.prepare` makes what may fail: the HTTP clients with their certificates.
+Nothing has changed yet. `PreparedChange.apply` ends tasks that are removed or changed, and starts new ones. A
+task whose inputs are the same keeps running.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServerTask:
-    """What is to be done for one server, `what` it is called in a message, and all that the doing is made from."""
+    """The task for one server, and the inputs it depends on. `what` names its kind in messages."""
 
     what: str
     server: ServerSettings
-    made_from: object
-    begin: Callable[[httpx.AsyncClient], Coroutine[Any, Any, None]]
+    inputs: object
+    start: Callable[[httpx.AsyncClient], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Member:
-    job: ServerTask
+class _Running:
+    spec: ServerTask
     client: httpx.AsyncClient
     task: asyncio.Task[None]
 
@@ -45,7 +45,7 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class ChangeSet:
-    """Names of what a relief began, replaced and ended."""
+    """The names of tasks that a change started, replaced and ended."""
 
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -54,63 +54,62 @@ class ChangeSet:
 
 @dataclass(slots=True)
 class TaskSet:
-    """The tasks of one kind, by the name of their server."""
+    """The running tasks of one kind, by the name of their server."""
 
-    _members: dict[str, _Member] = field(default_factory=dict)
+    _running: dict[str, _Running] = field(default_factory=dict)
 
-    async def prepare(self, jobs: Mapping[str, ServerTask]) -> PreparedChange:
-        """What it takes to do these jobs; `CannotServe` if the certificates of one can't be used."""
-        members = self._members
+    async def prepare(self, specs: Mapping[str, ServerTask]) -> PreparedChange:
+        """A change to these tasks and no others; raises `ClientError` if a certificate can't be used."""
         clients: dict[str, httpx.AsyncClient] = {}
+        change = PreparedChange(self._running, specs, clients)
         try:
-            for name, job in jobs.items():
-                if name not in members or members[name].job.made_from != job.made_from:
-                    clients[name] = usable_client(job.server, job.what)
+            for name, spec in specs.items():
+                if name not in self._running or self._running[name].spec.inputs != spec.inputs:
+                    clients[name] = usable_client(spec.server, spec.what)
         except BaseException:
-            for client in clients.values():
-                await client.aclose()
+            await change.discard()
             raise
-        return PreparedChange(members, jobs, clients)
+        return change
 
     async def end(self) -> None:
-        """Ends all of them, at once."""
-        members = list(self._members.values())
-        self._members.clear()
-        await asyncio.gather(*(one.end() for one in members))
+        """Ends all tasks at once."""
+        running = list(self._running.values())
+        self._running.clear()
+        await asyncio.gather(*(one.end() for one in running))
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedChange:
-    """Jobs whose clients are made, and who is to make room for them."""
+    """A prepared change, not yet applied."""
 
-    _members: dict[str, _Member]
-    _jobs: Mapping[str, ServerTask]
+    _running: dict[str, _Running]
+    _specs: Mapping[str, ServerTask]
     _clients: Mapping[str, httpx.AsyncClient]
 
-    async def give_up(self) -> None:
-        """Nothing changes."""
+    async def discard(self) -> None:
+        """Closes the new clients and changes nothing."""
         for client in self._clients.values():
             await client.aclose()
 
-    async def take_over(self) -> ChangeSet:
-        """Does these jobs from now on, and no others."""
-        members, clients = self._members, self._clients
-        removed = tuple(name for name in members if name not in self._jobs)
-        changed = tuple(name for name in clients if name in members)
-        added = tuple(name for name in clients if name not in members)
-        await asyncio.gather(*(members.pop(name).end() for name in (*removed, *changed)))
+    async def apply(self) -> ChangeSet:
+        """Ends and starts tasks."""
+        running, clients = self._running, self._clients
+        removed = tuple(name for name in running if name not in self._specs)
+        changed = tuple(name for name in clients if name in running)
+        added = tuple(name for name in clients if name not in running)
+        await asyncio.gather(*(running.pop(name).end() for name in (*removed, *changed)))
         for name, client in clients.items():
-            job = self._jobs[name]
-            task = asyncio.create_task(job.begin(client), name=f"{job.what} {name}")
-            members[name] = _Member(job, client, task)
+            spec = self._specs[name]
+            task = asyncio.create_task(spec.start(client), name=f"{spec.what} {name}")
+            running[name] = _Running(spec, client, task)
         return ChangeSet(added, changed, removed)
 
 
 @contextlib.asynccontextmanager
 async def task_set() -> AsyncIterator[TaskSet]:
-    """A crew without a member, ended with the block."""
-    one = TaskSet()
+    """An empty `TaskSet`, whose tasks end with the block."""
+    tasks = TaskSet()
     try:
-        yield one
+        yield tasks
     finally:
-        await one.end()
+        await tasks.end()

@@ -1,1 +1,1 @@
-"""Words and numbers as people read them: the same on every surface. Knows nothing of kvwatch but its names."""
+"""Words and numbers for people, the same on every surface. Pure, and independent of the rest of kvwatch."""

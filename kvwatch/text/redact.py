@@ -1,4 +1,4 @@
-"""What may be shown: without secrets, and without what a terminal would obey."""
+"""Removes secrets and control characters from text before it is shown."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _SECRETIVE = (
     r"(?:token|secret|pass(?:word|wd|phrase)?|pwd|key|auth(?:orization)?|credentials?|sig(?:nature)?"
     r"|jwt|session)"
 )
-# Each reads a stretch of text once, whatever is in it: servers and logs choose what is searched here.
-_AFTER_SLASHES = re.compile(r"//[^\s\"<>]*+")
+# Possessive or bounded, so linear in time for any input: servers and logs choose the text.
+_AUTHORITY = re.compile(r"//[^\s\"<>]*+")
 _AUTHORIZATION = re.compile(r"(?i)\b(?P<kind>bearer|basic)\s+[a-z0-9._~+/=-]{4,}")
 _PARAMETER = re.compile(rf"(?i)(?<![^\W_])(?P<name>(?:api)?{_SECRETIVE})=[^&\s\"'<>]+")
-_IN_A_QUERY = re.compile(r"(?P<name>[?&;][^=&\s\"<>]*+)(?P<value>=[^&\s\"<>]++)?")
+_QUERY_PARAMETER = re.compile(r"(?P<name>[?&;][^=&\s\"<>]*+)(?P<value>=[^&\s\"<>]++)?")
 _SECRET = re.compile(rf"(?i){_SECRETIVE}")
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """`text` without `secrets`, without users and passwords in URLs, and without anything like a credential."""
+    """`text` without `secrets`, users and passwords in URLs, and anything that looks like a credential."""
     for word in secrets:
         text = text.replace(word, HIDDEN)
-    text = _AFTER_SLASHES.sub(_without_user, text)
+    text = _AUTHORITY.sub(_without_user, text)
     text = _AUTHORIZATION.sub(rf"\g<kind> {HIDDEN}", text)
-    text = _IN_A_QUERY.sub(_without_value, text)
+    text = _QUERY_PARAMETER.sub(_without_value, text)
     return _PARAMETER.sub(rf"\g<name>={HIDDEN}", text)
 
 
@@ -40,12 +40,12 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def redact_url(url: str) -> str:
-    """`url`, with or without a scheme, without a user, a password or a credential in its query."""
+    """`url` (with or without a scheme) without user, password and credentials in its query."""
     return redact(re.sub(r"(^|//|[=,])[^/\s,=]*@", rf"\1{HIDDEN}@", url))
 
 
 def escape(text: str, keep: str = "\n\t") -> str:
-    """`text` with what can't be seen, such as control characters and marks of direction, as ``\\u001b``."""
+    """`text` with invisible characters, such as control and direction marks, as ``\\u001b``."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in keep else _code(char) for char in text)
@@ -72,18 +72,18 @@ _SHORTEST_SECRET = 4
 
 
 def secrets_of(url: str, *words: str) -> tuple[str, ...]:
-    """The secrets of a target: `words`, and the password and query values in its URL; too short ones left out."""
+    """The secrets of a target: `words`, the password and query values in its URL. Very short ones are left out."""
     parts = urlsplit(url)
     values = [pair.partition("=")[2] for pair in parts.query.split("&")]
     found = (*words, parts.password, *values)
     return tuple(word for word in found if word and len(word) >= _SHORTEST_SECRET)
 
 
-# Lines of a vLLM log print options ('api_key': ['…'], --hf-token …), which other texts do not.
+# Unlike other texts, lines of a vLLM log contain options ('api_key': ['…'], --hf-token …).
 
-_LINE_SHOWN = 300
-_LINE_SEARCHED = 4 * _LINE_SHOWN
-"""Characters that are looked at for what is shown: what is hidden makes room for what comes after it."""
+_MAX_SHOWN = 300
+_MAX_SEARCHED = 4 * _MAX_SHOWN
+"""Characters of a line that are searched. Longer than shown, because hidden parts make room for later ones."""
 _OPTION_NAME = r"(?:token|secret|password|passwd|api[_-]?key|[_-]key|credentials?|authorization)"
 _QUOTED = r"'(?>(?:[^'\\]|\\.)*)(?:'|$)|\"(?>(?:[^\"\\]|\\.)*)(?:\"|$)"
 _LOGGED_ITEM = re.compile(
@@ -96,13 +96,13 @@ _KNOWN_TOKEN = re.compile(r"\b(?:hf_|sk-|nvapi-|ghp_)[A-Za-z0-9_-]{8,}")
 
 
 def quote_log_line(text: str) -> str:
-    """`text` as it may be shown."""
-    cut = len(text) > _LINE_SEARCHED
-    if cut:  # before a word: half of a secret is not known by what it begins with
-        text = text[:_LINE_SEARCHED].rpartition(" ")[0]
+    """A line of a log without secrets, at most 300 characters long."""
+    cut = len(text) > _MAX_SEARCHED
+    if cut:  # at a word's end, because half a secret may not be recognised
+        text = text[:_MAX_SEARCHED].rpartition(" ")[0]
     text = _LOGGED_ITEM.sub(rf"\g<name>{HIDDEN}", _LOGGED_OPTION.sub(_without_option_value, text))
     text = redact(_KNOWN_TOKEN.sub(HIDDEN, text)).strip()
-    return text if len(text) <= _LINE_SHOWN and not cut else f"{text[: _LINE_SHOWN - 1]}…"
+    return text if len(text) <= _MAX_SHOWN and not cut else f"{text[: _MAX_SHOWN - 1]}…"
 
 
 def _without_option_value(option: re.Match[str]) -> str:

@@ -191,7 +191,7 @@ def test_the_message_says_what_and_why_and_what_to_do(tmp_path: Path) -> None:
         "status": "firing",
         "labels": alert_labels(ENGINE, "kv_thrashing"),
         "annotations": {
-            "summary": "Requests are preempted and computed again.",
+            "summary": "KV cache thrashing.",
             "description": "gpu1, model llama, engine 0: too small.\nWhat to do first:\n1. lower --max-num-seqs",
             "evidence": "preemptions 99, finished requests 42",
             "runbook_url": "https://example.com/kvwatch/runbooks/kvwatchkvthrashing.md",
@@ -200,14 +200,14 @@ def test_the_message_says_what_and_why_and_what_to_do(tmp_path: Path) -> None:
         "endsAt": "2026-01-01T00:00:00Z",
     }
     title = rendered("kvwatch.title", alert, tmp_path).strip()
-    assert title == "[FIRING: 1] gpu1 Requests are preempted and computed again."
+    assert title == "[FIRING: 1] gpu1 KV cache thrashing."
     assert rendered("kvwatch.text", alert, tmp_path).strip().splitlines() == [
-        "CRITICAL: Requests are preempted and computed again.",
+        "CRITICAL: KV cache thrashing.",
         "gpu1, model llama, engine 0: too small.",
         "What to do first:",
         "1. lower --max-num-seqs",
         "Evidence: preemptions 99, finished requests 42",
         "Runbook: https://example.com/kvwatch/runbooks/kvwatchkvthrashing.md",
     ]
-    over = rendered("kvwatch.text", alert | {"status": "resolved"}, tmp_path).strip()
-    assert over == "Over: Requests are preempted and computed again. (gpu1, llama)"
+    resolved = rendered("kvwatch.text", alert | {"status": "resolved"}, tmp_path).strip()
+    assert resolved == "Resolved: KV cache thrashing. (gpu1, llama)"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kvwatch.mixin.alerts import meta
+from kvwatch.mixin.alerts import meta_alerts
 from kvwatch.mixin.render_options import Options
 from tests.support.promtool import Case, run
 
@@ -166,7 +166,7 @@ CASES = {
 
 
 def test_every_alert_has_its_cases() -> None:
-    assert CASES.keys() == {one.name for one in meta(Options())}
+    assert CASES.keys() == {one.name for one in meta_alerts(Options())}
     for cases in CASES.values():
         assert any(case.found for case in cases)
         assert [case for case in cases if "no series" in case.name]

@@ -95,7 +95,7 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
     assert "ratio_rate1h > 0.144" in found["KVWatchTtftBudgetFastBurn"]["expr"]
     text = rules.prometheus(options)
     assert 'le=~"1([.]0)?"' in text
-    assert "than 1 s; 99 % should not" in text
+    assert "longer than 1 s in the last 1h (objective: at most 1%)" in text
     assert "KVWatchKvExhausted" not in alertmanager_config.config(options)
     assert yaml.safe_load(rules.operator(options))["metadata"]["labels"]["release"] == "prometheus"
     path = tmp_path / "rules.yml"
@@ -131,15 +131,15 @@ def test_render_writes_them_and_the_check_knows(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("runbook_url = 1", "runbook_url: Input should be a valid string"),
-        ('runbook_url = "wiki/kv"', "runbook_url: write an address that begins with http:// or https://"),
-        ('disable = ["KVWatchDown"]', "disable: no such key; did you mean disabled"),
-        ('disabled = ["KVWatchDwn"]', "disabled: there is no alert KVWatchDwn; did you mean KVWatchDown"),
+        ('runbook_url = "wiki/kv"', "runbook_url: not a URL; write one that begins with http:// or https://"),
+        ('disable = ["KVWatchDown"]', "disable: unknown key; did you mean disabled"),
+        ('disabled = ["KVWatchDwn"]', "disabled: unknown alert KVWatchDwn; did you mean KVWatchDown"),
         ('[severity]\nKVWatchDown = "page"', "severity.KVWatchDown: Input should be 'critical', 'warning' or 'info'"),
-        ('[labels]\nseverity = "x"', "labels: severity is kvwatch's own; choose another name"),
-        ('[labels]\n"a-b" = "x"', "labels: a-b: not a name; write letters, digits and _"),
-        ("selector = 'cluster=east'", "selector: write matchers as PromQL has them"),
-        ("[ttft]\nseconds = 2.0", "ttft: 2 s is no bucket bound of vLLM's; choose one of 0.001,"),
-        ("[ttft]\nshare = 0.9", "ttft: a share of 0.9 leaves a budget that can't burn 14.4 times as fast"),
+        ('[labels]\nseverity = "x"', "labels: severity is reserved for kvwatch; choose another name"),
+        ('[labels]\n"a-b" = "x"', "labels: a-b: not a valid name; use letters, digits and _"),
+        ("selector = 'cluster=east'", "selector: no PromQL matchers; write for example"),
+        ("[ttft]\nseconds = 2.0", "ttft: 2 s is not a bucket bound of vLLM; choose one of 0.001,"),
+        ("[ttft]\nshare = 0.9", "ttft: with a share of 0.9 the burn rate can't reach 14.4; write more than 0.931"),
         ("runbook_url =", "not TOML"),
     ],
 )  # fmt: skip

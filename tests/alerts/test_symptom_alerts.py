@@ -128,16 +128,16 @@ def test_what_a_person_reads(tmp_path: Path) -> None:
                 {
                     "exp_labels": told(row),
                     "exp_annotations": {
-                        "summary": "Requests wait for a slot while the cache has room.",
+                        "summary": "Requests wait for batch slots.",
                         "description": (
-                            "gpu1, model llama, engine 0: As many requests run as --max-num-seqs allows; more would"
-                            " fit the cache.\n"
+                            "gpu1, model llama, engine 0: As many requests run as --max-num-seqs allows. The cache"
+                            " has room for more.\n"
                             "Evidence: ceiling --max-num-seqs; kv cache usage ratio 0.0812; requests waiting 31;"
                             " tokens 174720; waited 1m 15s.\n"
                             "What to do first:\n"
-                            "1. raise --max-num-seqs stepwise, by half, towards requests_that_fit, and watch"
-                            " inter-token latency\n"
-                            "2. if inter-token latency is at its limit already, add a replica"
+                            "1. Raise --max-num-seqs by half at a time, towards requests_that_fit, and watch"
+                            " inter-token latency (needs a restart).\n"
+                            "2. Add a replica, if inter-token latency is at its limit already."
                         ),
                         "runbook_url": "https://example.com/kvwatch/runbooks/kvwatchsequencelimited.md",
                     },

@@ -13,9 +13,9 @@ import pytest
 from kvwatch.core.judgement.pipeline import advance
 from kvwatch.core.judgement.state import initial
 from kvwatch.core.model.outcome import Scrape
-from kvwatch.sidecar.page.document import _parts
+from kvwatch.sidecar.page.document import page_parts
 from kvwatch.sidecar.serving.collector import registry_of
-from kvwatch.sidecar.serving.rendering import Renderer
+from kvwatch.sidecar.serving.metrics_text import Renderer
 from kvwatch.sidecar.store import Store
 from tests.benchmarks.test_parse import eight_engines
 from tests.support.loopback import TurnedClock
@@ -45,7 +45,7 @@ def test_no_piece_of_the_page_takes_as_long_as_metrics() -> None:
 
     def longest_piece() -> float:
         longest, start = 0.0, process_time()
-        for _ in _parts(store, clock.now()):
+        for _ in page_parts(store, clock.now()):
             longest, start = max(longest, process_time() - start), process_time()
         return longest
 

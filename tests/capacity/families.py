@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvwatch.capacity.kv_model import from_config
-from kvwatch.capacity.sizing import Flags, Sizing, laid_out, sized
+from kvwatch.capacity.sizing import Flags, Sizing, layout_of, sizing_of
 
 HERE = Path(__file__).parent
 QUESTIONS: Mapping[str, Mapping[str, Any]] = json.loads((HERE / "questions.json").read_text(encoding="utf-8"))
@@ -31,7 +31,9 @@ def planned(question: Mapping[str, Any]) -> Sizing:
         batched=question["max_num_batched_tokens"],
         prefix_caching=question.get("enable_prefix_caching", True),
     )
-    return sized(laid_out(from_config(config(question["model"])), flags), question["kv_cache_memory_bytes"])
+    return sizing_of(
+        layout_of(from_config(config(question["model"])), flags), question["kv_cache_memory_bytes"]
+    )
 
 
 def as_vllm_says(sizing: Sizing) -> dict[str, Any]:

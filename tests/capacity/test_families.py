@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.capacity.families import ANSWERS, HERE, QUESTIONS, as_vllm_says, planned, table
+from kvwatch.capacity.families import FAMILIES
+from kvwatch.capacity.kv_model import from_config
+from tests.capacity.families import ANSWERS, HERE, QUESTIONS, as_vllm_says, config, planned, table
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
@@ -23,6 +25,39 @@ def test_families_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     assert len({question["model"] for question in QUESTIONS.values()}) >= 10
     with capsys.disabled():
         print(f"\n\n{table(ANSWERS)}")
+
+
+def test_every_architecture_has_an_answer_of_vllm_or_a_reason() -> None:
+    """A number that nobody compared with vLLM's own code is a guess."""
+    listed = [name for family in FAMILIES for name in family.architectures]
+    asked = {config(question["model"])["architectures"][0] for question in QUESTIONS.values()}
+    reasons = json.loads((HERE / "unasked.json").read_text(encoding="utf-8"))
+    lacking = [name for name in listed if name not in asked and not reasons.get(name)]
+    assert not lacking, (
+        f"{', '.join(lacking)}: add a question to tests/capacity/questions.json and its config.json to models/,"
+        " then run tests/capacity/oracle.py with the Python of a vLLM; or add the reason why not to"
+        " tests/capacity/unasked.json"
+    )
+    stale = [name for name in reasons if name in asked or name not in listed]
+    assert not stale, f"{', '.join(stale)}: remove from tests/capacity/unasked.json"
+
+
+@pytest.mark.parametrize(
+    ("model", "billions"),
+    [
+        ("deepseek-v3", 671), ("falcon-7b", 7.2), ("gemma-2-9b", 9.24), ("gemma-3-27b", 27.0), ("gpt-oss-20b", 20.9),
+        ("llama-3.1-8b", 8.03), ("mistral-7b-v0.1", 7.24), ("pythia-12b", 11.8), ("qwen1.5-7b", 7.72),
+        ("qwen3-30b-a3b", 30.5), ("starcoder-15b", 15.5),
+    ],
+)  # fmt: skip
+def test_parameters_are_estimated_within_three_per_cent(model: str, billions: float) -> None:
+    """Against the published sizes."""
+    assert from_config(config(model)).parameters == pytest.approx(billions * 1e9, rel=0.03)
+
+
+@pytest.mark.parametrize("model", ["jamba-1.5-mini", "whisper-large-v3", "dbrx-132b", "gemma-3n-e4b"])
+def test_what_has_other_matrices_is_not_estimated(model: str) -> None:
+    assert from_config(config(model)).parameters is None
 
 
 @pytest.mark.live

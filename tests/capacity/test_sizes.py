@@ -9,7 +9,7 @@ import pytest
 
 from kvwatch.capacity.errors import PlanError, RefusedError
 from kvwatch.capacity.kv_model import from_config, from_numbers
-from kvwatch.capacity.sizing import Flags, Layout, laid_out, sized
+from kvwatch.capacity.sizing import Flags, Layout, layout_of, sizing_of
 from kvwatch.capacity.units import GIB
 from tests.capacity.families import QUESTIONS, config
 
@@ -19,16 +19,16 @@ ODD: tuple[Any, ...] = (None, 0, 10**15, "x", [[]], {})
 
 
 def layout(data: dict[str, Any], **flags: Any) -> Layout:
-    return laid_out(from_config(data), Flags(**flags))
+    return layout_of(from_config(data), Flags(**flags))
 
 
 def test_the_worked_example() -> None:
     """32 layers, 8 KV heads of 128 in BF16: 128 KiB a token, 1 GiB for 8,192 of them, 8 GiB for eight requests."""
     for model in (from_numbers(32, 8, 128), from_config(LLAMA)):
-        found = laid_out(model, Flags(max_model_len=8192))
+        found = layout_of(model, Flags(max_model_len=8192))
         assert found.bytes_per_token_per_gpu == 131_072
         assert found.needed_bytes(8192) == GIB
-        assert sized(found, 8 * GIB).concurrency(8192) == 8
+        assert sizing_of(found, 8 * GIB).concurrency(8192) == 8
 
 
 def test_heads_are_the_key_value_heads_and_of_their_own_size() -> None:
@@ -63,7 +63,7 @@ def test_a_latent_vector_with_scales_and_indexers_on_some_layers() -> None:
     """656 bytes on each layer, 132 on those with an indexer: 21 of 78 as a server reported it with 28.85 GiB."""
     found = layout(config("glm-dsa"), tensor=4, kv_cache_dtype="fp8", max_model_len=400_000)
     assert found.bytes_per_token_per_gpu == 78 * 656 + 21 * 132
-    assert sized(found, int(28.85 * GIB)).kv_cache_tokens == pytest.approx(574_336, rel=0.001)
+    assert sizing_of(found, int(28.85 * GIB)).kv_cache_tokens == pytest.approx(574_336, rel=0.001)
 
 
 def test_windows_cost_once_what_is_in_flight() -> None:
@@ -72,7 +72,7 @@ def test_windows_cost_once_what_is_in_flight() -> None:
     found = layout(GEMMA, batched=2048, max_model_len=262_144)
     assert found.bytes_per_token_per_gpu == 5 * 2 * 512 * 2 * 2
     assert found.needed_bytes(262_144) / GIB == pytest.approx(5.98, abs=0.005)
-    sizing = sized(found, int(1.82 * GIB))
+    sizing = sizing_of(found, int(1.82 * GIB))
     assert not sizing.fits
     assert sizing.longest(262_144) == pytest.approx(44_224, rel=0.01)
 
@@ -81,20 +81,20 @@ def test_states_make_tokens_depend_on_the_length() -> None:
     """One pool, and the longer the requests the more tokens it is said to hold; FP8 does not double it."""
     model = config("qwen3.5-27b")
     tokens = [
-        sized(layout(model, tensor=2, max_model_len=length), 20 * GIB).kv_cache_tokens
+        sizing_of(layout(model, tensor=2, max_model_len=length), 20 * GIB).kv_cache_tokens
         for length in (8_192, 262_144)
     ]
     assert tokens[0] < tokens[1] / 1.5
-    half = sized(layout(model, tensor=2, kv_cache_dtype="fp8", max_model_len=262_144), 20 * GIB)
+    half = sizing_of(layout(model, tensor=2, kv_cache_dtype="fp8", max_model_len=262_144), 20 * GIB)
     assert 1.8 < half.kv_cache_tokens / tokens[1] < 2
 
 
 def test_one_block_is_never_given_out() -> None:
     """Memory for one request to the byte is not enough: vLLM sets the null block aside."""
     found = layout(LLAMA, max_model_len=8192)
-    assert not sized(found, GIB).fits
-    assert sized(found, GIB).longest(8192) == 8192 - 16
-    assert sized(found, GIB + found.bytes_per_block).fits
+    assert not sizing_of(found, GIB).fits
+    assert sizing_of(found, GIB).longest(8192) == 8192 - 16
+    assert sizing_of(found, GIB + found.bytes_per_block).fits
 
 
 def test_text_within_a_model_that_sees() -> None:
@@ -220,7 +220,7 @@ def test_what_is_not_known_is_refused(data: dict[str, Any], why: str) -> None:
 )
 def test_what_is_wrong_in_a_configuration_is_named(data: Any, why: str) -> None:
     with pytest.raises(PlanError, match=why):
-        laid_out(from_config(data), Flags())
+        layout_of(from_config(data), Flags())
 
 
 @pytest.mark.parametrize("model", sorted({question["model"] for question in QUESTIONS.values()}))
@@ -230,8 +230,8 @@ def test_no_configuration_breaks_it(model: str) -> None:
     for key in whole:
         for odd in ODD:
             with contextlib.suppress(PlanError):
-                found = laid_out(from_config(whole | {key: odd}), Flags(max_model_len=4096))
-                assert sized(found, GIB).kv_cache_tokens >= 0
+                found = layout_of(from_config(whole | {key: odd}), Flags(max_model_len=4096))
+                assert sizing_of(found, GIB).kv_cache_tokens >= 0
 
 
 @pytest.mark.parametrize(
@@ -242,10 +242,10 @@ def test_no_configuration_breaks_it(model: str) -> None:
         ("llama-3.1-8b", {"pipeline": 33}, "the model has 32 layers"),
         ("llama-3.1-8b", {"tensor": 8, "context": 2}, "at most .* = 1"),
         ("llama-3.1-8b", {"tensor": 8, "context": 3}, "divisor of --tensor-parallel-size"),
-        ("gemma-2-9b", {"tensor": 16, "context": 2}, "through a window"),
+        ("gemma-2-9b", {"tensor": 16, "context": 2}, "sliding window"),
         ("llama-3.1-8b", {"kv_cache_dtype": "fp8_ds_mla"}, "for latent attention, which"),
         ("deepseek-v3", {"kv_cache_dtype": "nvfp4"}, "not for latent attention"),
-        ("llama-3.1-8b", {"kv_cache_dtype": "int2"}, "known are auto, "),
+        ("llama-3.1-8b", {"kv_cache_dtype": "int2"}, "known types are auto, "),
     ],
 )
 def test_flags_that_vllm_would_not_take(model: str, flags: dict[str, Any], why: str) -> None:

@@ -22,7 +22,7 @@ def after(name: str, seconds: float) -> State:
     records = [item for item in read(RECORDINGS / f"{name}.jsonl.gz") if isinstance(item, Record)]
     for record in records:
         if record.t <= records[0].t + seconds:
-            watch.take(outcome_of(record, interval_s=1), record.t)
+            watch.feed(outcome_of(record, interval_s=1), record.t)
     return watch.state
 
 
@@ -30,17 +30,17 @@ def after(name: str, seconds: float) -> State:
     ("recording", "point", "mark", "text"),
     [
         ("0.32.0--c-kv-saturation", LENGTHS, Mark.SHOWN, "prompt p50 "),
-        ("0.32.0--c-kv-saturation", LIMIT, Mark.SHOWN, "up to 2,048 tokens, 1."),
+        ("0.32.0--c-kv-saturation", LIMIT, Mark.SHOWN, "max_model_len is 2,048 tokens, 1."),
         ("0.32.0--c-kv-saturation", LOAD, Mark.LOOK, "this load does not fit the cache"),
-        ("0.32.0--c-kv-saturation", PREFIXES, Mark.LOOK, "0% of "),
+        ("0.32.0--c-kv-saturation", PREFIXES, Mark.LOOK, "hit rate 0 % of "),
         ("0.32.0--c-kv-saturation", PRECISION, Mark.YOURS, "not in FP8 (kv-cache-dtype auto)"),
         ("0.32.0--b-healthy", LOAD, Mark.YOURS, "0 preemptions"),
         ("0.32.0--b-healthy", LIMIT, Mark.LOOK, "lower --max-model-len"),
-        ("0.32.0--b-healthy", WATCHED, Mark.YOURS, "exposes KV usage"),
-        ("0.32.0--e-shared-prefix", PREFIXES, Mark.SHOWN, "found in the prefix cache"),
+        ("0.32.0--b-healthy", WATCHED, Mark.YOURS, "waiting requests and preemptions are exposed"),
+        ("0.32.0--e-shared-prefix", PREFIXES, Mark.SHOWN, "prefix cache hit rate"),
         ("0.32.0--g-prefix-caching-off", PREFIXES, Mark.LOOK, "prefix caching is off"),
-        ("0.32.0--a-idle", LENGTHS, Mark.UNKNOWN, "too few to tell lengths"),
-        ("0.8.5-v0--c-kv-saturation", LIMIT, Mark.UNKNOWN, "does not say the longest request"),
+        ("0.32.0--a-idle", LENGTHS, Mark.UNKNOWN, "too few for percentiles"),
+        ("0.8.5-v0--c-kv-saturation", LIMIT, Mark.UNKNOWN, "does not expose its max_model_len"),
     ],
 )
 def test_what_the_data_shows_of_a_point(recording: str, point: int, mark: Mark, text: str) -> None:
@@ -49,7 +49,7 @@ def test_what_the_data_shows_of_a_point(recording: str, point: int, mark: Mark, 
     assert found.mark is mark
 
 
-def test_each_engine_is_told_and_the_one_that_needs_a_look_counts() -> None:
+def test_each_engine_is_shown_and_the_most_urgent_mark_counts() -> None:
     points = checklist(after("0.32.0--j-data-parallel-2", 40))
     assert all([one.key.engine for one in point.shown] == ["0", "1"] for point in points)
     assert all(point.mark in {one.mark for one in point.shown} for point in points)

@@ -43,13 +43,13 @@ def test_each_command_teaches_with_examples_and_exit_codes(kvwatch: Kvwatch, nam
             "--api-token: no such option or argument; did you mean --api-token-file?",
         ),
         (["run", "--port", "x", "--interval", "0"], "--interval 0: must be from 0.05 to 3600 seconds"),
-        (["check", "http://me:geheim@gpu1"], "a user name or password in a URL shows up in logs"),
+        (["check", "http://me:geheim@gpu1"], "a URL must not contain a user name or password"),
         (["check", "--for", "soon"], "argument --for: soon: not a duration"),
         (["replay"], "the following arguments are required: FILE"),
         (["record", "gpu1"], "the following arguments are required: -o/--output"),
     ],
 )
-def test_mistakes_are_told_in_a_line(kvwatch: Kvwatch, words: list[str], said: str) -> None:
+def test_a_mistake_is_one_line(kvwatch: Kvwatch, words: list[str], said: str) -> None:
     done = kvwatch(*words)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -65,12 +65,12 @@ def test_choices_and_separators_are_in_the_help(kvwatch: Kvwatch) -> None:
         "--log-format {text,json}",
         "--log-level {debug,info,warning,error}",
         "--narrow {auto,never}",
-        "as relays write them, several separated by commas",
+        "as relays write them, separated by commas",
     ):
         assert part in said
 
 
-def test_all_that_is_wrong_is_told_in_one_run(kvwatch: Kvwatch) -> None:
+def test_one_run_reports_all_mistakes(kvwatch: Kvwatch) -> None:
     words = "run --threshold foo=1 --threshold kv_thrashing.per_request=x --disable bogus --alias x=y --target ftp://a"
     done = kvwatch(*words.split(), "--target", '{"')
     assert done.returncode == 2
@@ -125,7 +125,7 @@ def test_show_config_is_a_settings_file_with_origins(kvwatch: Kvwatch, tmp_path:
     assert shown["interval"] == {"value": 1.0, "from": "default", "as": ""}
 
 
-def test_run_ends_cleanly_when_told(command: list[str], environ: dict[str, str]) -> None:
+def test_run_ends_cleanly_at_a_signal(command: list[str], environ: dict[str, str]) -> None:
     words = [*command, "run", "--target", "127.0.0.1:9", "--host", "127.0.0.1", "--port", "0"]
     for told in (signal.SIGTERM, signal.SIGINT):
         with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environ) as process:

@@ -54,12 +54,12 @@ def test_the_report_as_text_html_and_json_says_the_same(
     assert (done.returncode, re.search(r"150 scrapes", done.stderr) is not None) == (0, True)
     lines = done.stdout.splitlines()
     assert lines[:2] == [
-        "0.32.0--g-prefix-caching-off against 0.32.0--e-shared-prefix: WORSE",
+        "0.32.0--g-prefix-caching-off compared with 0.32.0--e-shared-prefix: WORSE",
         "  changed: --enable-prefix-caching: True → False",
     ]
     assert re.search(r"^  ITL p95\* .* worse$", done.stdout, re.MULTILINE)
     assert re.search(
-        r"^  WARNING: the load was not alike: 5.3 and 1.07 requests/s arrived", done.stdout, re.MULTILINE
+        r"^  WARNING: the load differed: 5.3 and 1.07 requests/s arrived", done.stdout, re.MULTILINE
     )
     assert max(map(len, lines)) < 150
     data = json.loads(kvwatch(*words, "--json").stdout)
@@ -137,22 +137,25 @@ def test_two_runs_of_one_name_are_told_apart(kvwatch: Kvwatch, recordings: Path)
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "problem"),
     [
         ([], "the following arguments are required: BASELINE, CANDIDATE"),
         (["x"], "the following arguments are required: CANDIDATE"),
         (["no-such-file", "x"], "can't read no-such-file: No such file"),
-        (["--margin", "0", "a", "b"], "argument --margin: 0: must be above 0 and below 1, as 0.1 or 10%"),
+        (
+            ["--margin", "0", "a", "b"],
+            "argument --margin: 0: must be above 0 and below 1, such as 0.1 or 10%",
+        ),
         (["--margin", "many", "a", "b"], "argument --margin: many: must be above 0 and below 1"),
         (["--html", "/no/such/folder/x", "a", "b"], "there is no folder /no/such/folder to write x to"),
         (["--html", ".", "a", "b"], ". is a folder; name a file in it"),
         (["--json", "--markdown", "a", "b"], "argument --markdown: not allowed with argument --json"),
     ],
 )
-def test_bad_input_is_one_line(kvwatch: Kvwatch, words: list[str], told: str) -> None:
+def test_bad_input_is_one_line(kvwatch: Kvwatch, words: list[str], problem: str) -> None:
     done = kvwatch("compare", *words)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
-    assert told in done.stderr
+    assert problem in done.stderr
 
 
 def test_a_report_that_is_there_is_not_overwritten(
@@ -178,4 +181,15 @@ def test_a_recording_without_a_page_says_so(kvwatch: Kvwatch, recordings: Path, 
     path.write_text('{"t": 1, "status": 0, "error": "refused"}\n')
     done = kvwatch("compare", recordings / SHARED, path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "kvwatch: down: no page of a vLLM in it can be read\n"
+    assert done.stderr == "kvwatch: down has no readable page of a vLLM server\n"
+
+
+def test_without_the_extra_the_error_names_the_remedy(
+    kvwatch: Kvwatch, recordings: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "scipy.py").write_text("raise ImportError('absent')")
+    words = ("compare", recordings / SHARED, recordings / OFF)
+    done = kvwatch(*words, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "kvwatch: compare requires scipy: pip install 'kvwatch[compare]' (absent)\n"
+    assert kvwatch("compare", "--help", PYTHONPATH=str(tmp_path)).returncode == 0

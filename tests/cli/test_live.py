@@ -47,12 +47,12 @@ def test_check_of_a_server_that_is_fine(kvwatch: Kvwatch, serve: Serve, recordin
     done = kvwatch(*words)
     assert done.returncode == 0
     assert done.stdout == (
-        f"Fine: nothing is wrong with {url} (idle 100% (0:10); KV usage 0%, 0 running, 0 waiting)\n"
+        f"Fine: nothing is wrong with {url} (idle 100 % (0:10); KV usage 0 %, 0 running, 0 waiting)\n"
     )
     done = kvwatch(*words, "--all")
     assert done.stdout.startswith("Fine: nothing is wrong\n")
-    assert "Time per regime: idle 100%" in done.stdout
-    assert re.search(r"KV usage +0%", done.stdout)
+    assert "Time per regime: idle 100 %" in done.stdout
+    assert re.search(r"KV usage +0 %", done.stdout)
     assert re.search(r"prefix hit ratio +unknown: ", done.stdout)
     assert re.search(r"\d/21 ", done.stderr)
 
@@ -80,11 +80,9 @@ def test_check_of_servers_that_hold_requests_back(
         "short": 2,
     }
     for_s = watched(said["saturated"], 13)
-    told = (
-        f"requests waited for the KV cache in 100% of {for_s}; the finding kv_exhausted needs more than 30 s"
-    )
-    assert "\nOn the way:\n  127.0.0.1" in said["saturated"]
-    assert said["saturated"].startswith(f"On the way: {told} within a minute: watch longer, --for 90s\n")
+    told = f"requests waited for the KV cache for 100 % of {for_s}; kv_exhausted needs more than 30 s"
+    assert "\nDelayed requests:\n  127.0.0.1" in said["saturated"]
+    assert said["saturated"].startswith(f"Pending: {told} within a minute: watch longer, --for 90s\n")
     queued = json.loads(said["queued"])
     assert queued["verdict"] == "pending"
     (limited,) = queued["limited"]
@@ -93,9 +91,7 @@ def test_check_of_servers_that_hold_requests_back(
     healthy = json.loads(said["healthy"])
     assert (healthy["verdict"], healthy["exit_code"], healthy["limited"]) == ("fine", 0, [])
     short = watched(said["short"], 2)
-    assert said["short"].startswith(
-        f"Unknown: watched too short to tell: {short} of at least 0:10 (see --for)\n"
-    )
+    assert said["short"].startswith(f"Unknown: watched too short: {short} of at least 0:10 (see --for)\n")
 
 
 def test_the_checklist_says_what_is_shown_and_what_only_the_operator_knows(
@@ -114,7 +110,7 @@ def test_the_checklist_says_what_is_shown_and_what_only_the_operator_knows(
     assert "checklist" not in json.loads(kvwatch(*words[:-1], "--json").stdout)
 
 
-def test_watching_on_tells_each_change_until_it_is_stopped(
+def test_watch_prints_each_change_until_it_is_stopped(
     command: list[str], environ: dict[str, str], serve: Serve, recordings: Path
 ) -> None:
     url = serve(recordings / SATURATED, begin=20, speed=8)
@@ -157,7 +153,7 @@ def test_on_a_screen_it_goes_on_until_it_is_stopped_and_leaves_the_report(
     said = in_terminal(words, environ | {"TERM": "xterm"}, until=": watched too short")
     assert "\x1b[?1049h" in said  # a screen of its own
     left = re.sub(r"\x1b\[[0-9;]*m", "", said.rpartition("\x1b[?1049l")[2])
-    assert left.startswith("Unknown: watched too short to tell") or "\nUnknown: watched too short" in left
+    assert left.startswith("Unknown: watched too short") or "\nUnknown: watched too short" in left
 
 
 def in_terminal(words: list[str], environ: dict[str, str], until: str = "") -> str:
@@ -264,7 +260,7 @@ def test_record_of_nothing_leaves_nothing_and_says_why(
     words = ["-o", made, "--for", "1s", "--interval", "0.5"]
     done = kvwatch("record", f"127.0.0.1:{port}", *words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"127.0.0.1:{port}/metrics gave no page at all, so there is no {made}: refused (" in done.stderr
+    assert f"127.0.0.1:{port}/metrics succeeded, so {made} was not written: refused (" in done.stderr
     assert list(tmp_path.iterdir()) == []
     data = json.loads(kvwatch("record", f"127.0.0.1:{port}", *words, "--json").stdout)
     assert (data["file"], data["samples"], data["failed_scrapes"]) == (None, 3, 3)
@@ -316,18 +312,18 @@ def test_record_marks_the_warm_up_names_the_run_and_shows_live_figures(
     summary = json.loads(done.stdout)
     assert (summary["label"], summary["warmup_samples"]) == ("half the cache", sum(marks))
     assert "scrapes/s, warm-up, " in done.stderr
-    assert re.search(r"running \d+, waiting \d+, KV \d+%, [\d,]+ tokens/s, \d failed, \d+ kB", done.stderr)
+    assert re.search(r"running \d+, waiting \d+, KV \d+ %, [\d,]+ tokens/s, \d failed, \d+ kB", done.stderr)
     short = kvwatch(*words, "--force", "--warmup", "60s", "--for", "1s", "--max-size", "8kB")
     assert short.returncode == 0
     assert "of them warm-up" in short.stdout
     said = short.stderr.splitlines()
-    assert re.fullmatch(r"kvwatch: ended at \d+ kB: more would not fit in --max-size", said[0])
-    assert said[1:] == ["kvwatch: it ended before the warm-up was over: nothing in it is left to compare"]
+    assert re.fullmatch(r"kvwatch: ended at \d+ kB: the next scrape might exceed --max-size", said[0])
+    assert said[1:] == ["kvwatch: ended during the warm-up: the recording has nothing to compare"]
     assert made.stat().st_size <= 8_000
     assert len(records_of(made)) >= 2
 
 
-def test_what_record_is_told_wrongly(kvwatch: Kvwatch, tmp_path: Path) -> None:
+def test_record_rejects_wrong_options(kvwatch: Kvwatch, tmp_path: Path) -> None:
     for words, told in (
         (["--label", " "], "argument --label: ' ': must be 1 to 100 printable characters"),
         (["--max-size", "0"], "argument --max-size: 0: must be above 0"),
@@ -357,24 +353,24 @@ def test_demo_shows_a_symptom_with_evidence_and_what_to_do(
     assert [process.returncode for process in both] == [0, 0]
     assert wrong == wrong_too == ""
     assert f"Port {port} is in use" in text
-    assert "clocks in the page, /metrics and the API run 5 times as fast" in text.partition("Ctrl-C")[0]
+    assert "clocks in the page, /metrics and the API also run 5 times as fast" in text.partition("Ctrl-C")[0]
     assert re.search(r"metrics +http://127\.0\.0\.1:\d+/metrics", text)
-    fired = text.partition("kv_thrashing fires:")[2]
-    for part in (
-        "CRITICAL",
-        "Evidence: kv cache usage ratio",
-        "Likely causes:",
-        "What to do, in this order:",
-    ):
-        assert part in fired
+    fired = text.partition("  kv_thrashing  pending -> firing  ")[2]
+    parts = ("CRITICAL  demo / tiny-llama / engine 0: ", "What to do:", "Evidence:", "Likely causes:")
+    places = [fired.find(part) for part in parts]
+    assert places == sorted(places)
+    assert places[0] > 0
+    assert text.count("What to do:") == 1
+    assert text.endswith("Try it on your own server:\n  kvwatch check http://localhost:8000\n")
     said = [json.loads(line) for line in data.splitlines()]
     assert said[0]["port_in_use"] == port
     assert said[1]["clock_speed"] == 5
     firing = next(one for one in said if one.get("transition", {}).get("to") == "firing")
     assert firing["findings"][0]["symptom"] == "kv_thrashing"
+    assert said[-1]["fired"]["kv_thrashing"] == 1
 
 
-def test_the_recorded_vllm_alone_serves_its_page_until_it_is_told_to_end(
+def test_the_recorded_vllm_alone_serves_its_page_until_a_signal(
     command: list[str], environ: dict[str, str], kvwatch: Kvwatch
 ) -> None:
     """Its page has vLLM's names; a port that is in use is one line with the remedy."""
@@ -413,7 +409,9 @@ def test_a_full_disk_ends_a_recording_that_is_kept(
         check=False,
     )
     assert done.returncode == 1
-    assert re.fullmatch(r"kvwatch: can't write .*: File too large; what was recorded .*\n", done.stderr)
+    assert re.fullmatch(
+        r"kvwatch: can't write .*: File too large; .* holds what was recorded before\n", done.stderr
+    )
     assert f": {len(records_of(path))} scrapes over" in done.stdout
 
 
@@ -434,7 +432,9 @@ def test_gpus_are_checked_recorded_and_replayed(
         "0/1,GPU-7099682b-a20d-2bcc-74ab-b9060454d81e",
     )
     checked = kvwatch("check", url, "--for", "2s", *gpus)
-    assert "GPU 0/1                    SMs active 64%, memory active 80%, utilisation 99%" in checked.stdout
+    assert (
+        "GPU 0/1                    SMs active 64 %, memory active 80 %, utilisation 99 %" in checked.stdout
+    )
     assert "GPU 0/7" not in checked.stdout
     path = tmp_path / "r.jsonl.gz"
     assert kvwatch("record", url, "-o", path, "--for", "3s", *gpus).returncode == 0
@@ -447,13 +447,14 @@ def test_gpus_are_checked_recorded_and_replayed(
     assert found["gpus_missing"] is None
 
 
-def test_without_gpu_data_it_is_said_in_the_json_and_nowhere_else(
-    kvwatch: Kvwatch, serve: Serve, recordings: Path
-) -> None:
+def test_only_the_json_reports_missing_gpu_data(kvwatch: Kvwatch, serve: Serve, recordings: Path) -> None:
     url = serve(recordings / HEALTHY)
     done = kvwatch("check", url, "--for", "2s", "--json", "--gpu", "off")
     found = json.loads(done.stdout)
-    assert (found["gpus"], found["gpus_missing"]) == ([], "no GPU data: it is turned off (gpu = off)")
+    assert (found["gpus"], found["gpus_missing"]) == (
+        [],
+        "no GPU data: GPU readings are turned off (gpu = off)",
+    )
     assert done.stderr == ""
     plain = kvwatch("check", url, "--for", "2s", "--gpu", "off")
     assert "GPU" not in plain.stdout + plain.stderr

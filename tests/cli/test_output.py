@@ -9,9 +9,11 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from rich.console import Group
 
 from kvwatch.cli import main
-from kvwatch.commands import output, terminal_text
+from kvwatch.commands import output
+from kvwatch.commands.terminal_layout import actions
 
 Kvwatch = Callable[..., CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,11 +140,11 @@ def test_all_that_commands_say_goes_one_way() -> None:
             assert not re.search(r"(?<![\w.])print\(|stdout\.write", path.read_text()), path
 
 
-def test_options_of_vllm_are_never_broken() -> None:
-    """What a person copies at night is whole: lines break at spaces, not at hyphens."""
+def test_options_of_vllm_are_never_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    """An option that a person copies is whole: lines break at spaces, not at hyphens."""
     advice = (
         "limit lengths to what the service really serves, not the maximum of the model: lower --max-model-len"
     )
     for width in range(30):
-        lines = terminal_text.wrapped("x" * width + " " + advice, "    ")
-        assert sum("--max-model-len" in line for line in lines) == 1
+        output.draw(Group(*actions([f"{'x' * width} {advice}"])))
+        assert capsys.readouterr().out.count("--max-model-len") == 1

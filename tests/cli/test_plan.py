@@ -98,19 +98,19 @@ def test_without_a_length_a_plain_model_has_tokens_and_one_with_windows_has_none
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([], "say what to plan for"),
+        ([], "nothing to plan: give --config"),
         (["--layers", "32"], "--kv-heads and --head-dim must be given"),
         (["--layers", "1000000000", "--kv-heads", "8", "--head-dim", "128"], "that is no model; at most"),
         (["--config", "nowhere.json"], "nowhere.json: No such file or directory; give the config.json"),
         (["--config", "{model}", "--gpu-memory", "80"], "these are 80 bytes: write for example 80GiB"),
-        (["--config", "{model}", "--lengths", "p50=6k,p50=8k"], "p50 stands there twice"),
+        (["--config", "{model}", "--lengths", "p50=6k,p50=8k"], "p50 is given twice"),
         (["--config", "{text}"], "not JSON"),
         (["--config", "{model}", "--layers", "3"], "one or the other"),
         (["--config", "{model}", "--weights", "16GiB"], "--weights counts only with --gpu-memory"),
-        (["--config", "{model}", "--gpu-memory", "24GiB"], "needs the size of the weights"),
+        ([*map(str, NUMBERS), "--gpu-memory", "24GiB"], "needs the size of the weights"),
         (
             ["--config", "{model}", "--gpu-memory", "8GiB", "--weights", "16GiB"],
-            "nothing is left for the cache",
+            "no memory is left for the cache",
         ),
         (["--config", "{model}", "--gpu-memory", "8GiB", "--weights", "much"], "neither a size"),
         (["--config", "{model}", "--max-model-len", "long"], "--max-model-len: long: write a whole number"),
@@ -183,12 +183,12 @@ def test_a_saturated_server(kvwatch: Kvwatch, serve: Serve, recordings: Path, tm
 def test_a_server_without_a_configuration(kvwatch: Kvwatch, serve: Serve, recordings: Path) -> None:
     done = kvwatch("plan", "--url", serve(recordings / SATURATED, begin=60))
     assert done.returncode == 0
-    assert "vLLM says of its cache: 4,096 tokens, 2.00 full requests" in done.stdout
+    assert "vLLM reports a cache of 4,096 tokens, 2.00 full requests" in done.stdout
     assert "Helps most now: --kv-cache-dtype fp8" in done.stdout
 
 
 def test_a_server_that_served_nothing(kvwatch: Kvwatch, serve: Serve, recordings: Path) -> None:
     done = kvwatch("plan", "--url", serve(recordings / IDLE))
     assert done.returncode == 0
-    assert "too few to tell their lengths" in done.stdout
+    assert "too few for their lengths" in done.stdout
     assert "Helps most now: nothing" in done.stdout

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from kvwatch.commands import live
-from kvwatch.core.model.outcome import Outcome, Scrape, ServerInfo
+from kvwatch.core.model.outcome import Outcome, Scrape
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.settings import Settings, TargetSettings
 from tests.support.loopback import Asked, Handler, VllmLike, pages, serving
 
@@ -23,7 +24,7 @@ def seen(handler: Handler, enough: Callable[[list[Outcome]], bool]) -> list[Outc
             target = TargetSettings(name="t", url=server.url)
             settings = Settings(targets=[target], interval_s=0.05, gpu="off")
             async with asyncio.timeout(20):
-                async for _, outcome in live.scrapes(target, settings, asyncio.Event(), seconds=None):
+                async for _, outcome in live.scrapes(target, settings, seconds=None):
                     found.append(outcome)
                     if enough(found):
                         break

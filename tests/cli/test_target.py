@@ -59,9 +59,7 @@ def test_flags_come_before_what_is_configured(config: Path) -> None:
     assert target.ca_file is not None
 
 
-def test_configured_targets_that_are_wrong_are_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_configured_targets_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "k.toml").write_text('[[targets]]\nurl = "ftp://gpu1"\n')
     assert taken("gpu1", "--config", tmp_path / "k.toml").url == "http://gpu1/metrics"
     assert "not used here, but wrong: " in capsys.readouterr().err
@@ -75,13 +73,13 @@ def test_a_ceiling_that_can_not_be_is_a_mistake(kvwatch: Kvwatch, words: tuple[s
     assert "must be a whole number from 1" in done.stderr
 
 
-def test_replay_takes_what_is_said_of_its_target(kvwatch: Kvwatch, config: Path, recordings: Path) -> None:
+def test_replay_uses_the_settings_of_its_target(kvwatch: Kvwatch, config: Path, recordings: Path) -> None:
     recording = recordings / "0.32.0--a-idle.jsonl.gz"
     done = kvwatch("replay", recording, "--config", config, "--max-num-seqs", 8)
     assert (done.returncode, done.stderr) == (0, "")
     bad = kvwatch("replay", recording, "--target", "a b")
     assert bad.returncode == 2
-    assert "a b: a target's name may hold" in bad.stderr
+    assert "a b: not a valid name; use up to 255" in bad.stderr
 
 
 def test_a_port_that_can_not_be_is_a_mistake(kvwatch: Kvwatch) -> None:

@@ -32,7 +32,7 @@ def watched(name: str, begin: float, seconds: float = 30, *, policy: Policy | No
     for record in records:
         if start <= record.t <= start + seconds + 0.5:
             pace = next_pace(watch.state, record.t)
-            watch.take(outcome_of(record, interval_s=1, pace=pace), record.t)
+            watch.feed(outcome_of(record, interval_s=1, pace=pace), record.t)
     return watch
 
 
@@ -43,7 +43,7 @@ def made(*servers: Callable[[int], Server | None], seconds: int = 31, policy: Po
         pages = [server(second) for server in servers]
         body = "".join(page.page for page in pages if page is not None)
         found = Scrape(body.encode(), second) if body else ScrapeError(Failure.REFUSED, "nobody", second)
-        watch.take(found, 1000.0 + second)
+        watch.feed(found, 1000.0 + second)
     return watch
 
 
@@ -72,7 +72,7 @@ def test_waiting_all_the_time_is_not_fine_though_no_window_is_full() -> None:
     found = conclude(watch)
     assert (found.word, found.code) == ("pending", 1)
     assert found.why == (
-        "requests waited for the KV cache in 100% of 0:28; the finding kv_exhausted needs more than 30 s within a"
+        "requests waited for the KV cache for 100 % of 0:28; kv_exhausted needs more than 30 s within a"
         " minute: watch longer, --for 90s"
     )
     data = check.as_data(watch, found)
@@ -104,16 +104,16 @@ def test_the_advice_to_watch_longer_is_enough() -> None:
     assert longer.limited == ()
 
 
-def test_waiting_for_a_slot_is_told_too() -> None:
+def test_waiting_for_a_slot_is_pending() -> None:
     watch = watched(QUEUED, 12, 28)
     assert watch.findings() == []
     found = conclude(watch)
     assert found.code == 1
-    assert "requests waited for a slot in the batch in " in found.why
+    assert "requests waited for a slot in the batch for " in found.why
     assert "sequence_limited needs more than 30 s within a minute" in found.why
 
 
-def test_what_a_finding_or_something_pending_says_is_not_said_twice() -> None:
+def test_what_a_symptom_reports_is_not_repeated() -> None:
     firing = conclude(watched(SATURATED, 40))
     assert (firing.word, firing.limited) == ("findings", ())
     pending = conclude(watched(SATURATED, 33, 8))
@@ -125,14 +125,14 @@ def test_a_healthy_server_is_fine(begin: float) -> None:
     assert conclude(watched(HEALTHY, begin)) == Conclusion("fine", "nothing is wrong")
 
 
-def test_waiting_for_prefill_is_told_too() -> None:
+def test_waiting_for_prefill_is_pending() -> None:
     (limited,) = conclude(made(Engine(lambda second: (0.3, 3 + second % 3, 9)))).limited
     assert (limited.regime, limited.symptom, limited.watch_for_s) == (
         "prefill_limited",
         "prefill_limited",
         90,
     )
-    assert "the finding prefill_limited needs more than 30 s within a minute" in limited.text
+    assert "prefill_limited needs more than 30 s within a minute" in limited.text
 
 
 @pytest.mark.parametrize(("full", "word"), [(13, "fine"), (19, "pending")])
@@ -142,25 +142,25 @@ def test_half_of_the_time_is_what_matters(full: int, word: str) -> None:
     assert conclude(watch).word == word
 
 
-def test_a_symptom_that_is_switched_off_is_not_told_by_its_regime() -> None:
+def test_the_regime_of_a_disabled_symptom_is_not_reported() -> None:
     off = Policy(disabled=frozenset({"kv_exhausted", "kv_thrashing"}))
     assert conclude(made(Engine(lambda _: FULL), policy=off)).word == "fine"
 
 
-def test_what_fired_and_is_over_is_said() -> None:
+def test_a_resolved_finding_is_named() -> None:
     watch = made(Engine(lambda second: FULL if second < 150 else CALM), seconds=280)
     found = conclude(watch)
     assert watch.findings() == []
-    assert (found.code, "the finding kv_exhausted fired and is over" in found.why) == (1, True)
+    assert (found.code, "kv_exhausted fired and resolved" in found.why) == (1, True)
 
 
 @pytest.mark.parametrize("seconds", [0, 4, 9])
 @pytest.mark.parametrize("name", [SATURATED, HEALTHY])
-def test_a_few_seconds_tell_nothing(name: str, seconds: float) -> None:
+def test_a_few_seconds_give_no_verdict(name: str, seconds: float) -> None:
     policy = Policy(disabled=frozenset({"kv_thrashing"}))
     found = conclude(watched(name, 50, seconds, policy=policy))
     assert (found.word, found.code) == ("unknown", 2)
-    assert "watched too short to tell: 0:0" in found.why
+    assert "watched too short: 0:0" in found.why
 
 
 def test_a_server_that_was_down_for_most_of_it_is_not_fine() -> None:
@@ -175,15 +175,15 @@ def test_a_server_that_was_down_for_most_of_it_is_not_fine() -> None:
 def test_what_is_no_vllm_is_unknown_and_says_what_to_look_at(capsys: pytest.CaptureFixture[str]) -> None:
     watch = Watch("vllm", Policy())
     for second in range(7):  # then it is given up
-        watch.take(Scrape(b"# TYPE node_load1 gauge\nnode_load1 0.5\n", second), 1000.0 + second)
+        watch.feed(Scrape(b"# TYPE node_load1 gauge\nnode_load1 0.5\n", second), 1000.0 + second)
     found = conclude(watch)
     assert (found.word, found.code) == ("unknown", 2)
-    assert found.why.startswith("the server could not be read (not vllm: the answer is 200 ")
+    assert found.why.startswith("the server could not be read (not vllm: status 200 with ")
     draw(report_of(watch, "gpu1:9100", found))
     said = capsys.readouterr().out
-    assert "- the address is not vLLM's /metrics\n" in said
+    assert "- The address is not vLLM's /metrics\n" in said
     assert "Pending" not in said
-    assert "Could not be told" not in said
+    assert "Unknown:" not in said.partition("\n")[2]
 
 
 def test_nothing_there_says_what_to_look_at(capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,11 +191,11 @@ def test_nothing_there_says_what_to_look_at(capsys: pytest.CaptureFixture[str]) 
     draw(report_of(watch, "gpu1:8000", conclude(watch)))
     said = capsys.readouterr().out
     assert said.startswith("Unknown: the server could not be read (refused: nobody)\n")
-    assert "- wrong address or port" in said
-    assert "1. look at the server's process and the last lines of its log\n" in said
+    assert "- Wrong address or port" in said
+    assert "1. Check the server's process and the last lines of its log.\n" in said
 
 
-def test_what_two_engines_have_is_told_once_with_the_numbers_of_each(
+def test_the_finding_of_two_engines_is_laid_out_once_with_the_numbers_of_each(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     watch = made(Engine(lambda _: (0.99, 12, 20)), Engine(lambda _: (0.98, 13, 21), engine="1"), seconds=60)
@@ -204,10 +204,10 @@ def test_what_two_engines_have_is_told_once_with_the_numbers_of_each(
     assert {first, second} == {"0", "1"}
     draw(report_of(watch, "gpu1:8000", found))
     said = capsys.readouterr().out
-    assert said.count("kv_exhausted on ") == said.count(f"kv_exhausted on vllm/tiny/{first}, ") == 1
-    assert said.count("What to do, in this order:") == len({one["symptom"] for one in watch.findings()})
-    others = said.partition("The same, and the same to do:\n")[2]
-    assert others.startswith(f"    vllm/tiny/{second}: ")
+    assert said.count("  kv_exhausted, ") == said.count("kv_exhausted, firing for ") == 1
+    assert said.count("What to do:") == len({one["symptom"] for one in watch.findings()})
+    others = said.partition("The same on:\n")[2]
+    assert others.startswith(f"    vllm / tiny / engine {second}: ")
     assert re.search(r"^ +engine 0 +engine 1$", said, re.MULTILINE)
     assert re.search(r"^regime now +kv_limited +kv_limited$", said, re.MULTILINE)
 
@@ -217,18 +217,18 @@ def test_unknown_for_most_of_it_says_what_is_missing() -> None:
     policy = Policy(disabled=frozenset({"signals_missing"}))
     found = conclude(made(lambda _: lacking, policy=policy))
     assert found.code == 2
-    assert "not enough to tell (requests_waiting: " in found.why
+    assert "the server does not expose enough (requests_waiting: " in found.why
 
 
-def test_what_can_not_be_told_names_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_symptoms_name_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
     ill = Server(running=1, engine="1", without=frozenset({"num_preemptions"}))
     watch = made(Engine(lambda _: CALM), lambda _: ill)
-    draw(report_of(watch, "gpu1:8000", conclude(watch), everything=True))
+    draw(report_of(watch, "gpu1:8000", conclude(watch), full=True))
     said = capsys.readouterr().out
     assert "  kv_thrashing on vllm/tiny/1: preemptions_total" in said
     assert {one["engine"] for one in check.as_data(watch, conclude(watch))["unknown"]} >= {"1"}
     alone = made(lambda _: ill)
-    draw(report_of(alone, "gpu1:8000", conclude(alone), everything=True))
+    draw(report_of(alone, "gpu1:8000", conclude(alone), full=True))
     assert "  kv_thrashing: preemptions_total" in capsys.readouterr().out
 
 
@@ -240,13 +240,13 @@ def test_what_is_wrong_comes_first_then_what_to_do_and_the_evidence(
     said = capsys.readouterr().out
     parts = [
         "Findings: kv_thrashing",
-        "CRITICAL: Requests are preempted and computed again",
-        "What to do, in this order:",
-        "1. limit lengths",
-        "Evidence:",
+        "CRITICAL  vllm / tiny-llama / engine 0: KV cache thrashing",
         "Preemptions per request",
+        "What to do:",
+        "1. Cap max_tokens",
+        "Evidence:",
         "Likely causes:",
-        "Explained by kv_thrashing",
+        "Caused by kv_thrashing: fix that first.",
         "Time per regime: kv_limited",
         "  kv_limited: requests wait for KV cache blocks\n",
         "  idle: nothing runs, nothing waits\n",

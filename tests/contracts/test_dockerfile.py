@@ -201,7 +201,10 @@ def test_the_health_check_tells_well_from_ill_and_asks_no_proxy(final: Stage, st
     with answering(status) as port:
         told = checked(final, KVWATCH_PORT=str(port), http_proxy="http://127.0.0.1:1")
     where = f"http://127.0.0.1:{port}/healthz"
-    assert told == (code, f"{where} is well" if code == 0 else f"{where} answers with HTTP status {status}")
+    assert told == (
+        code,
+        f"{where} is healthy" if code == 0 else f"{where} answers with HTTP status {status}",
+    )
 
 
 def test_the_health_check_takes_the_port_from_the_settings_file(final: Stage, tmp_path: Path) -> None:
@@ -235,13 +238,13 @@ def test_the_health_check_speaks_tls_where_kvwatch_does(final: Stage, tmp_path: 
     told = {"KVWATCH_TLS_CERT": str(cert), "KVWATCH_TLS_KEY": str(key)}
     with answering(200, context) as port:
         code, line = checked(final, KVWATCH_PORT=str(port), **told)
-    assert (code, line) == (0, f"https://127.0.0.1:{port}/healthz is well")
+    assert (code, line) == (0, f"https://127.0.0.1:{port}/healthz is healthy")
 
 
 def test_the_health_check_bears_what_kubernetes_sets_for_a_service(final: Stage, port: int) -> None:
     code, line = checked(final, KVWATCH_PORT="tcp://10.0.0.1:1234")
     assert f"http://127.0.0.1:{port}/healthz" in line
-    assert code == (0 if "is well" in line else 1)
+    assert code == (0 if "is healthy" in line else 1)
 
 
 def test_the_health_check_fails_where_nobody_listens(final: Stage) -> None:

@@ -15,9 +15,10 @@ import kvwatch
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# The top level is fixed; whatever else the project needs lives inside one of these.
+# The top level is fixed; everything else that the project needs lives inside one of these.
 TOP_LEVEL = {
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "Dockerfile",
     "LICENSE",
     "Makefile",
@@ -25,6 +26,7 @@ TOP_LEVEL = {
     "alerts",
     "dashboards",
     "deploy",
+    "docs",
     "kvwatch",
     "pyproject.toml",
     "tests",

@@ -211,7 +211,7 @@ def test_without_look_ups_there_is_no_hit_ratio() -> None:
     watch.see(server)
     watch.see(server)
     assert watch.derived(HITS) is None
-    assert "nothing was looked up" in watch.engine.derived.unknown[HITS]
+    assert "no token was looked up" in watch.engine.derived.unknown[HITS]
     server.config["enable_prefix_caching"] = "False"
     watch.see(server)
     assert watch.derived(HITS) is None

@@ -83,7 +83,7 @@ def test_a_server_can_not_make_it_long() -> None:
     """However many models are missing however much, and however long their names are."""
     found = {"missing": {f"{'m' * 1000}{n}": "x" * 10_000 for n in range(1000)}}
     got = list(evidence_samples.samples(found))
-    assert len(got) == evidence_samples.MOST
+    assert len(got) == evidence_samples.MAX_SAMPLES
     assert max(len(name) + len(text) for name, text, _ in got) <= 240
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from kvwatch.core.dialect.vllm import Vocabulary
-from kvwatch.core.exposition.parser import MAX_SAMPLES, BadExposition, Exposition, PageReader
+from kvwatch.core.exposition.parser import MAX_SAMPLES, Exposition, ExpositionError, PageReader
 from kvwatch.core.model.outcome import Failure
 from tests.support.pages import RealPage, Server, real_pages
 
@@ -35,7 +35,7 @@ def samples(page: Exposition) -> Samples:
 def read(body: bytes) -> Samples | Failure:
     try:
         return samples(reader().read(body))
-    except BadExposition as bad:
+    except ExpositionError as bad:
         return bad.kind
 
 
@@ -309,7 +309,7 @@ def outcome(by: PageReader, body: bytes) -> tuple[object, ...]:
     """All that a reader says of a page, comparable."""
     try:
         page = by.read(body)
-    except BadExposition as bad:
+    except ExpositionError as bad:
         return (bad.kind, str(bad))
     conflicts = {(one.name, one.labels) for one in page.conflicts}
     return (list(samples(page).items()), page.help, page.families, conflicts)
@@ -325,7 +325,7 @@ def test_a_page_that_is_refused_leaves_nothing_behind() -> None:
         tracemalloc.start()
         try:
             before, _ = tracemalloc.get_traced_memory()
-            with pytest.raises(BadExposition):
+            with pytest.raises(ExpositionError):
                 reader.read(page)
             after, peak = tracemalloc.get_traced_memory()
         finally:
@@ -344,7 +344,7 @@ def test_says_which_way_a_page_is_bad(case: str) -> None:
 def test_an_error_names_the_line() -> None:
     """The error shows the line that can't be read and its number."""
     body = b"# HELP vllm:num_requests_running Text.\r\nvllm:num_requests_running 3\r\nvllm:num_requests_waiting ?\r\n"
-    with pytest.raises(BadExposition, match=r"line 3 can't be read: 'vllm:num_requests_waiting \?'"):
+    with pytest.raises(ExpositionError, match=r"line 3 can't be read: 'vllm:num_requests_waiting \?'"):
         reader().read(body)
 
 
@@ -352,7 +352,7 @@ def test_openmetrics_must_end_as_such() -> None:
     """A page declared as OpenMetrics is cut short unless it ends with its EOF."""
     body = b"vllm:num_requests_running 3\n"
     assert samples(reader().read(body + b"# EOF\n", openmetrics=True)) == one(3)
-    with pytest.raises(BadExposition, match="EOF") as caught:
+    with pytest.raises(ExpositionError, match="EOF") as caught:
         reader().read(body, openmetrics=True)
     assert caught.value.kind is Failure.MALFORMED
 
@@ -399,7 +399,7 @@ def test_a_page_cut_anywhere_gives_no_wrong_number(warm: bool) -> None:
         by = used if warm else reader()
         try:
             part = list(samples(by.read(body[:end])).items())
-        except BadExposition as bad:
+        except ExpositionError as bad:
             kinds.add(bad.kind)
             errors += 1
         else:
@@ -415,7 +415,7 @@ def test_a_cut_openmetrics_page_is_always_an_error(end: bytes) -> None:
     body = (small_page() + b"# EOF\n").replace(b"\n", end)
     assert samples(reader().read(body, openmetrics=True))
     for cut in range(len(body) - len(end) - 1):
-        with pytest.raises(BadExposition):
+        with pytest.raises(ExpositionError):
             reader().read(body[:cut], openmetrics=True)
 
 
@@ -490,7 +490,7 @@ def test_a_flood_of_wanted_samples_is_refused() -> None:
     """More samples than any vLLM exposes are refused, and what is remembered of them is bounded."""
     by = reader()
     flood = b"".join(b'vllm:num_requests_running{a="%d"} 1\n' % i for i in range(100_001))
-    with pytest.raises(BadExposition) as caught:
+    with pytest.raises(ExpositionError) as caught:
         by.read(flood)
     assert caught.value.kind is Failure.TOO_LARGE
     assert len(by._memo) < 100_000
@@ -504,10 +504,10 @@ PIECES = st.sampled_from([*(word.encode() for word in WORDS.split("|")), b"\xff"
 
 
 def survives(by: PageReader, body: bytes) -> Exposition | None:
-    """The page, or nothing; anything but `BadExposition` fails the test."""
+    """The page, or nothing; anything but `ExpositionError` fails the test."""
     try:
         page = by.read(body)
-    except BadExposition:
+    except ExpositionError:
         return None
     assert len(page.series) == len(page.values)
     return page

@@ -18,14 +18,14 @@ from kvwatch.core.exposition import dcgm
 from kvwatch.core.judgement.policy import Policy
 from kvwatch.core.judgement.state import State
 from kvwatch.core.model.gpu import (
-    MOST_GPUS,
+    MAX_GPUS,
     NO_DATA,
     Activity,
     Gpu,
     GpuActivity,
     GpuReading,
     GpuWindow,
-    NoActivity,
+    UnknownActivity,
     distinct_gpus,
     select_gpus,
 )
@@ -40,7 +40,7 @@ MIB = 1 << 20
 
 
 def read(page: bytes) -> GpuReading:
-    return dcgm.reading(dcgm.reader(), page, interval_s=5.0)
+    return dcgm.read_gpus(dcgm.page_reader(), page, interval_s=5.0)
 
 
 def without(page: bytes, family: str) -> bytes:
@@ -158,7 +158,7 @@ def test_gpus_of_several_hosts_have_labels_of_their_own() -> None:
         (b"<html>hello</html>\n", "not as a DCGM exporter"),
         (b"# TYPE node_load1 gauge\nnode_load1 1\n", "not as a DCGM exporter"),
         (KUBERNETES[:-30], "line"),
-        (KUBERNETES.rstrip(), "cut short"),
+        (KUBERNETES.rstrip(), "truncated"),
         (b'DCGM_FI_DEV_GPU_UTIL{gpu="0} 1\n', "line 1 can't be read"),
         (b"# TYPE DCGM_FI_DEV_GPU_UTIL gauge\n", "no GPU"),
         (b'DCGM_FI_DEV_GPU_UTIL{Hostname="a"} 1\n', "no GPU"),
@@ -173,7 +173,7 @@ def test_a_page_that_can_not_be_read_is_a_reason(page: bytes, why: str) -> None:
 
 def test_no_page_makes_more_gpus_than_a_host_can_have() -> None:
     lines = (f'DCGM_FI_DEV_GPU_UTIL{{gpu="{n}",UUID="GPU-{n}"}} 1\n' for n in range(1000))
-    assert len(read("".join(lines).encode()).gpus) == MOST_GPUS
+    assert len(read("".join(lines).encode()).gpus) == MAX_GPUS
 
 
 @given(st.binary(max_size=200), st.integers(0, 60))
@@ -239,7 +239,7 @@ def taken(
 ) -> GpuWindow:
     window = GpuWindow()
     for now, reading in readings:
-        window = window.take(reading, now, wanted=wanted, interval_s=interval_s, keep_s=600.0)
+        window = window.with_reading(reading, now, wanted=wanted, interval_s=interval_s, keep_s=600.0)
     return window
 
 
@@ -247,60 +247,60 @@ def steady(*gpus: Gpu, until: int = 300, every: int = 5) -> list[tuple[float, Gp
     return [(float(t), GpuReading(gpus, "dcgm")) for t in range(0, until + 1, every)]
 
 
-def known(found: GpuActivity | NoActivity) -> GpuActivity:
+def known(found: GpuActivity | UnknownActivity) -> GpuActivity:
     assert isinstance(found, GpuActivity), found
     return found
 
 
-def reason(found: GpuActivity | NoActivity) -> str:
-    assert isinstance(found, NoActivity), found
+def reason(found: GpuActivity | UnknownActivity) -> str:
+    assert isinstance(found, UnknownActivity), found
     return found.reason
 
 
 def test_activity_is_the_larger_of_sm_and_memory_activity() -> None:
     """Utilisation of 100 % beside it proves nothing."""
-    found = known(taken(steady(gpu(sm=0.2, dram=0.3, util=1.0))).active(300, 300))
+    found = known(taken(steady(gpu(sm=0.2, dram=0.3, util=1.0))).activity(300, 300))
     assert found.mean == pytest.approx(0.3)
     assert (found.upper_bound, found.source) == (False, "dcgm")
     assert found.covered_s == pytest.approx(300)
 
 
 def test_utilisation_alone_is_an_upper_bound() -> None:
-    found = known(taken(steady(gpu(util=0.25))).active(300, 300))
+    found = known(taken(steady(gpu(util=0.25))).activity(300, 300))
     assert found.mean == pytest.approx(0.25)
     assert found.upper_bound is True
 
 
 def test_several_gpus_give_their_mean_and_the_busiest() -> None:
-    found = known(taken(steady(gpu("0", sm=0.2), gpu("1", sm=0.6))).active(300, 300))
+    found = known(taken(steady(gpu("0", sm=0.2), gpu("1", sm=0.6))).activity(300, 300))
     assert found.mean == pytest.approx(0.4)
     assert found.highest == pytest.approx(0.6)
     assert found.by_gpu == {"0": pytest.approx(0.2), "1": pytest.approx(0.6)}
     assert found.upper_bound is False
     for mixed in ((gpu("0", sm=0.2), gpu("1", util=0.6)), (gpu("0", util=0.6), gpu("1", sm=0.2))):
-        assert known(taken(steady(*mixed)).active(300, 300)).upper_bound is True
+        assert known(taken(steady(*mixed)).activity(300, 300)).upper_bound is True
 
 
 def test_only_the_gpus_of_the_server_count() -> None:
     readings = steady(gpu("0", sm=0.2), gpu("1", sm=0.6))
-    found = known(taken(readings, wanted=("1",)).active(300, 300))
+    found = known(taken(readings, wanted=("1",)).activity(300, 300))
     assert found.by_gpu == {"1": pytest.approx(0.6)}
 
 
 def test_a_gpu_that_is_not_there_is_named_and_nothing_is_told_of_the_rest() -> None:
     window = taken(steady(gpu("0", sm=0.2)), wanted=("0", "3"))
-    assert reason(window.active(300, 300)) == "no GPU is called 3 (setting gpus); there are 0"
-    assert [one.label for one in window.now(300)] == ["0"]
+    assert reason(window.activity(300, 300)) == "no GPU matches 3 (setting gpus); available: 0"
+    assert [one.label for one in window.current(300)] == ["0"]
     nothing = taken(steady(gpu("0", sm=0.2)), wanted=("3",))
-    assert nothing.now(300) == ()
-    assert "no GPU is called 3" in nothing.why_none(300)
+    assert nothing.current(300) == ()
+    assert "no GPU matches 3" in nothing.why_unknown(300)
 
 
 def test_the_mean_is_over_time_not_over_readings() -> None:
     """Many readings in a short time weigh no more than few in a long one."""
     slow = [(float(t), GpuReading((gpu(sm=0.1),), "dcgm")) for t in range(0, 241, 10)]
     fast = [(240 + t / 10, GpuReading((gpu(sm=0.9),), "dcgm")) for t in range(1, 601)]
-    found = known(taken(slow + fast).active(300, 300))
+    found = known(taken(slow + fast).activity(300, 300))
     assert found.mean == pytest.approx((240 * 0.1 + 60 * 0.9) / 300, abs=0.01)
 
 
@@ -308,44 +308,44 @@ def test_what_lies_before_the_window_does_not_count() -> None:
     readings = steady(gpu(sm=1.0), until=300) + [
         (300.0 + t, GpuReading((gpu(sm=0.0),), "dcgm")) for t in range(5, 61, 5)
     ]
-    late = known(taken(readings).active(360, 57))
+    late = known(taken(readings).activity(360, 57))
     assert (late.mean, late.covered_s) == (0.0, 57.0)
-    assert known(taken(readings).active(360, 120)).mean == pytest.approx(0.5, abs=0.03)
+    assert known(taken(readings).activity(360, 120)).mean == pytest.approx(0.5, abs=0.03)
 
 
 def test_a_gap_covers_nothing() -> None:
     """Between readings more than three intervals apart nobody looked."""
     readings = [*steady(gpu(sm=1.0), until=100), *((200 + t, r) for t, r in steady(gpu(sm=0.0), until=100))]
-    found = known(taken(readings).active(300, 300))
+    found = known(taken(readings).activity(300, 300))
     assert found.covered_s == pytest.approx(200)
     assert found.mean == pytest.approx(0.5)
 
 
 def test_too_little_of_a_window_tells_nothing() -> None:
     window = taken(steady(gpu(sm=0.2), until=100))
-    assert reason(window.active(100, 300)) == "GPU data covers 100 s of the last 300 s"
-    assert known(window.active(100, 200)).mean == pytest.approx(0.2)
-    assert reason(taken(steady(gpu(sm=0.2), until=0)).active(0, 300)).startswith("GPU data covers 0 s")
+    assert reason(window.activity(100, 300)) == "GPU data covers 100 s of the last 300 s"
+    assert known(window.activity(100, 200)).mean == pytest.approx(0.2)
+    assert reason(taken(steady(gpu(sm=0.2), until=0)).activity(0, 300)).startswith("GPU data covers 0 s")
 
 
 def test_old_readings_are_none() -> None:
     """After three intervals, of the reader or of what brings the readings, whichever is longer."""
     window = taken(steady(gpu(sm=0.2)))
-    assert len(window.now(315)) == 1
-    assert window.now(316) == ()
-    assert window.why_none(316) == "the newest GPU data is 16 s old"
-    assert reason(window.active(316, 300)) == "the newest GPU data is 16 s old"
+    assert len(window.current(315)) == 1
+    assert window.current(316) == ()
+    assert window.why_unknown(316) == "the newest GPU data is 16 s old"
+    assert reason(window.activity(316, 300)) == "the newest GPU data is 16 s old"
     slow = taken(steady(gpu(sm=0.2), every=15), interval_s=15.0)
-    assert len(slow.now(345)) == 1
-    assert known(slow.active(300, 300)).covered_s == pytest.approx(300)
+    assert len(slow.current(345)) == 1
+    assert known(slow.activity(300, 300)).covered_s == pytest.approx(300)
 
 
 def test_the_age_of_a_reading_counts() -> None:
     window = taken([(100.0, GpuReading((gpu(sm=0.2),), "dcgm", age_s=4.0))])
     assert window.at == 96.0
     assert window.age_s(100.0) == 4.0
-    assert window.now(112) == ()
-    older = window.take(
+    assert window.current(112) == ()
+    older = window.with_reading(
         GpuReading((gpu(sm=0.2),), "dcgm", age_s=50.0), 101.0, wanted=(), interval_s=1, keep_s=600
     )
     assert older.at == 96.0, "time does not run backwards"
@@ -354,37 +354,39 @@ def test_the_age_of_a_reading_counts() -> None:
 def test_a_failed_reading_hides_the_numbers_at_once_but_not_the_window() -> None:
     down = GpuReading(source="dcgm", reason="refused: nothing listens there")
     window = taken([*steady(gpu(sm=0.2)), (305.0, down)])
-    assert window.now(306) == ()
-    assert window.why_none(306) == "refused: nothing listens there"
-    assert known(window.active(306, 300)).mean == pytest.approx(0.2)
+    assert window.current(306) == ()
+    assert window.why_unknown(306) == "refused: nothing listens there"
+    assert known(window.activity(306, 300)).mean == pytest.approx(0.2)
     assert (
-        reason(window.active(320, 300)) == "the newest GPU data is 20 s old: refused: nothing listens there"
+        reason(window.activity(320, 300)) == "the newest GPU data is 20 s old: refused: nothing listens there"
     )
     assert window.outcomes == {"ok": 61, "failed": 1}
-    again = window.take(GpuReading((gpu(sm=0.4),), "dcgm"), 310.0, wanted=(), interval_s=1, keep_s=600)
-    assert [one.sm_active for one in again.now(310)] == [0.4]
-    assert again.why_none(310) == ""
+    again = window.with_reading(
+        GpuReading((gpu(sm=0.4),), "dcgm"), 310.0, wanted=(), interval_s=1, keep_s=600
+    )
+    assert [one.sm_active for one in again.current(310)] == [0.4]
+    assert again.why_unknown(310) == ""
 
 
 def test_without_any_source_it_says_how_to_have_one() -> None:
-    assert reason(GpuWindow().active(0, 300)) == NO_DATA
+    assert reason(GpuWindow().activity(0, 300)) == NO_DATA
     assert "gpu_url" in NO_DATA
     assert "kvwatch[nvml]" in NO_DATA
     window = taken([(0.0, GpuReading(reason="it is off"))])
-    assert reason(window.active(1e6, 300)) == "it is off"
+    assert reason(window.activity(1e6, 300)) == "it is off"
     assert window.outcomes == {}, "what is not read is not counted"
 
 
 def test_a_gpu_of_which_nothing_tells_the_activity_is_named() -> None:
     window = taken(steady(gpu("0", sm=0.2), gpu("1", dram=0.9)))
-    assert "of GPU 1 is read" in reason(window.active(300, 300))
+    assert "of GPU 1 is exposed" in reason(window.activity(300, 300))
 
 
 def test_times_in_which_a_gpu_could_not_be_told_are_not_covered() -> None:
     readings = steady(gpu("0", sm=0.2), gpu("1", sm=0.4))
     blind = [(305.0 + t, r) for t, r in steady(gpu("0", sm=0.2), gpu("1"), until=95)]
     seen = [(405.0 + t, r) for t, r in steady(gpu("0", sm=0.2), gpu("1", sm=0.4), until=95)]
-    found = known(taken(readings + blind + seen).active(500, 400))
+    found = known(taken(readings + blind + seen).activity(500, 400))
     assert found.mean == pytest.approx(0.3)
     assert 280 < found.covered_s < 310
 
@@ -402,7 +404,7 @@ def test_outcomes_bring_readings_and_the_state_keeps_them() -> None:
     reading = GpuReading((gpu("0", sm=0.2), gpu("1", sm=0.9)), "dcgm")
     page = Server().page.encode()
     watch.outcome(Scrape(page, 1.0, gpu=reading))
-    assert [one.label for one in watch.state.gpu.now(watch.now)] == ["0"]
+    assert [one.label for one in watch.state.gpu.current(watch.now)] == ["0"]
     before = watch.state.gpu
     watch.outcome(Scrape(page, 2.0))
     assert watch.state.gpu is before
@@ -423,6 +425,6 @@ def test_minutes_of_outcomes_give_the_activity() -> None:
         due = second % 5 == 0
         reading = GpuReading((gpu("0", sm=1.0), gpu("1", sm=0.25, util=1.0)), "dcgm") if due else None
         state = watch.outcome(Scrape(page, float(second), gpu=reading))
-    found = known(state.gpu.active(watch.now, 60.0))
+    found = known(state.gpu.activity(watch.now, 60.0))
     assert found.mean == pytest.approx(0.25)
     assert found.upper_bound is False

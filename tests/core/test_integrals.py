@@ -43,8 +43,8 @@ def watched(
     times = accumulate(moment[0] for moment in moments)
     covered = accumulate(0.0 if gap else dt for dt, gap, *_ in moments)
     for t, seen, (_, _, usage, running, waiting, regime) in zip(times, covered, moments, strict=True):
-        climbs = (None,) * len(TRACKED)
-        samples.append(Sample(t, seen, usage, running, waiting, 0.0, None, regime.value, climbs))
+        totals = (None,) * len(TRACKED)
+        samples.append(Sample(t, seen, usage, running, waiting, 0.0, None, regime.value, totals))
         integrals = integrate(integrals, samples[-1])
     return samples, integrals
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.core.judgement.lifecycle import Lifecycle, Stage, step
+from kvwatch.core.judgement.lifecycle import Lifecycle, Stage, next_lifecycle
 from kvwatch.core.judgement.symptoms import Judgement, Verdict
 
 A, C, U = Verdict.ACTIVE, Verdict.CLEAR, Verdict.UNKNOWN
@@ -19,7 +19,7 @@ def run(
     """The states after each verdict."""
     life, found = Lifecycle(), []
     for now, verdict in verdicts:
-        life = step(life, Judgement(verdict), now, for_s=for_s, keep_s=keep_s, grace_s=grace_s)
+        life = next_lifecycle(life, Judgement(verdict), now, for_s=for_s, keep_s=keep_s, grace_s=grace_s)
         found.append(life)
     return found
 
@@ -99,16 +99,16 @@ def test_what_can_not_be_judged_any_more_goes_on() -> None:
         FIRING,
         INACTIVE,
     ]
-    assert [one.goes_on for one in lives] == [True] * 7 + [False]
-    assert not any(one.goes_on for one in run(every_second("auuu"), for_s=5, grace_s=1))
+    assert [one.still_firing for one in lives] == [True] * 7 + [False]
+    assert not any(one.still_firing for one in run(every_second("auuu"), for_s=5, grace_s=1))
 
 
 def test_evidence_is_of_the_last_verdict_that_was_known() -> None:
     """An unknown verdict gives its reason and leaves the evidence; a known one takes the reason away."""
-    life = step(Lifecycle(), Judgement(A, {"x": 1}), 0, for_s=0, keep_s=0, grace_s=5)
-    life = step(life, Judgement(U, {}, "gone"), 1, for_s=0, keep_s=0, grace_s=5)
+    life = next_lifecycle(Lifecycle(), Judgement(A, {"x": 1}), 0, for_s=0, keep_s=0, grace_s=5)
+    life = next_lifecycle(life, Judgement(U, {}, "gone"), 1, for_s=0, keep_s=0, grace_s=5)
     assert (life.evidence, life.reason) == ({"x": 1}, "gone")
-    life = step(life, Judgement(C, {"x": 2}), 2, for_s=0, keep_s=0, grace_s=5)
+    life = next_lifecycle(life, Judgement(C, {"x": 2}), 2, for_s=0, keep_s=0, grace_s=5)
     assert (life.evidence, life.reason) == ({"x": 2}, "")
 
 
@@ -143,7 +143,7 @@ def test_a_change_has_a_cause(
     before = Lifecycle()
     held = INACTIVE
     for now, verdict in times(moves):
-        life = step(before, Judgement(verdict), now, for_s=for_s, keep_s=keep_s, grace_s=grace_s)
+        life = next_lifecycle(before, Judgement(verdict), now, for_s=for_s, keep_s=keep_s, grace_s=grace_s)
         if before.stage is not UNKNOWN:
             held = before.stage
         if life.stage is FIRING and held is not FIRING:
@@ -165,7 +165,7 @@ def test_firing_takes_its_whole_time(moves: list[tuple[float, Verdict]], for_s: 
     pending_since: float | None = None
     before = Lifecycle()
     for now, verdict in times(moves):
-        life = step(before, Judgement(verdict), now, for_s=for_s, keep_s=keep_s, grace_s=1e9)
+        life = next_lifecycle(before, Judgement(verdict), now, for_s=for_s, keep_s=keep_s, grace_s=1e9)
         if verdict is C:
             pending_since = None
         if before.stage is INACTIVE and life.stage is not INACTIVE:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kvwatch.core.dialect.vllm import LATE, NATIVE_SPELLINGS, RELAY_SPELLINGS, Alias, Vocabulary, sample_names
 from kvwatch.core.exposition.normalise import NormalisedPage, PageNormaliser
-from kvwatch.core.exposition.parser import BadExposition
+from kvwatch.core.exposition.parser import ExpositionError
 from kvwatch.core.model.outcome import Failure, Pace
 from kvwatch.core.model.snapshot import CacheConfig, EngineKey, Histogram, Snapshot
 from tests.support.pages import Server
@@ -361,7 +361,7 @@ def test_a_relays_spelling_is_read_when_named(prefix: str) -> None:
     """Other spellings count when the settings name them, and the page is not vLLM's when they do not."""
     text = gauges(prefix=prefix)
     assert engine(text, (*NATIVE_SPELLINGS, prefix)).number("requests_running") == 2
-    with pytest.raises(BadExposition, match="spelling") as caught:
+    with pytest.raises(ExpositionError, match="spelling") as caught:
         interpret(text)
     assert caught.value.kind is Failure.NOT_VLLM
 
@@ -523,7 +523,7 @@ process_start_time_seconds 1.7e9
 
 @pytest.mark.parametrize(
     ("value", "reason"),
-    [("NaN", "nan"), ("+Inf", "inf"), ("-0.5", "below"), ("1.7", "dead processes"), ("55.0", "above 1")],
+    [("NaN", "nan"), ("+Inf", "inf"), ("-0.5", "below"), ("1.7", "processes that died"), ("55.0", "above 1")],
 )
 def test_a_usage_that_cannot_be_is_missing(value: str, reason: str) -> None:
     """A value outside what the signal can be is missing, with the value as the reason."""
@@ -690,7 +690,7 @@ def test_pages_read_before_do_not_matter(pages: list[list[str]]) -> None:
 def read(interpreter: PageNormaliser, body: bytes) -> NormalisedPage | Failure:
     try:
         return interpreter.read(body)
-    except BadExposition as bad:
+    except ExpositionError as bad:
         return bad.kind
 
 

@@ -14,7 +14,7 @@ from kvwatch.core.history.regimes import Regime
 from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.judgement.pipeline import advance, next_pace
 from kvwatch.core.judgement.policy import Policy
-from kvwatch.core.judgement.state import State, Transition, initial, judged_by
+from kvwatch.core.judgement.state import State, Transition, initial, with_policy
 from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
 from kvwatch.core.model.snapshot import EngineKey
 from tests.support.pages import RECORDINGS, Server, polls, real_pages
@@ -79,11 +79,11 @@ def test_seconds_in_regimes_add_up_to_the_time_that_passed(story: list[tuple[flo
             since = first.setdefault(key, state.now)
             assert sum(engine.regime_seconds.values()) == pytest.approx(state.now - since)
             assert all(seconds >= 0 for seconds in engine.regime_seconds.values())
-            assert engine.accounted_to == state.now
+            assert engine.booked_until == state.now
             marks = [engine.usage_seconds.get(mark, 0.0) for mark in (0.9, 0.95, 0.99)]
             assert marks == sorted(marks, reverse=True)
         if not state.engines and not first:
-            assert sum(state.unattended_seconds.values()) <= state.now - began + 1e-6
+            assert sum(state.regime_seconds_without_engines.values()) <= state.now - began + 1e-6
 
 
 @given(stories)
@@ -124,7 +124,7 @@ def test_advancing_is_pure(story: list[tuple[float, Outcome]]) -> None:
 def seen(state: State) -> object:
     """All of a state that anyone can see, as plain data that nothing can change."""
     engines = {
-        key: (report.engine(one), one.windows, one.covered, dict(one.climbs), one.usage_tally, one.seen_at)
+        key: (report.engine(one), one.windows, one.covered, dict(one.totals), one.usage_tally, one.seen_at)
         for key, one in state.engines.items()
     }
     return copy.deepcopy(
@@ -634,7 +634,7 @@ def test_another_policy_keeps_what_was_seen_and_counted() -> None:
     before = watch.state
     assert "kv_exhausted" in {finding.symptom.id for finding in findings(before)}
     policy = Policy(disabled=frozenset({"kv_exhausted"}), thresholds={"kv_near_full.for": 7})
-    watch.state = judged_by(before, policy)
+    watch.state = with_policy(before, policy)
     watch.see(server)
     after = watch.state
     assert "kv_exhausted" not in {finding.symptom.id for finding in findings(after)}
@@ -643,4 +643,4 @@ def test_another_policy_keeps_what_was_seen_and_counted() -> None:
     assert after.engines[key].regime_seconds[Regime.KV_LIMITED] > 40
     assert len(after.engines[key].windows.samples) == 46
     with pytest.raises(ValueError, match="no_such"):
-        judged_by(before, Policy(thresholds={"no_such": 1}))
+        with_policy(before, Policy(thresholds={"no_such": 1}))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.core.history.regimes import MEANING, Instant, Regime, regime_of
+from kvwatch.core.history.regimes import MEANING, Regime, RegimeInputs, regime_of
 from kvwatch.core.history.window import TRACKED, Sample
 from kvwatch.core.judgement.derive import demand
 from kvwatch.core.judgement.policy import Policy
@@ -18,7 +18,7 @@ from tests.support.watch import Watch
 LIMITS = limits_of({})
 NOW = 1000.0
 
-CALM = Instant(
+CALM = RegimeInputs(
     usage=0.3,
     running=4,
     waiting=0,
@@ -29,13 +29,13 @@ CALM = Instant(
     since_progress=0.5,
     since_prompt=0.5,
     busy_for=10,
-    abandoned=False,
+    stale_gauges=False,
     ceiling=None,
     long_prompt=None,
 )
 
 
-def instant(**changes: float | bool | None) -> Instant:
+def instant(**changes: float | bool | None) -> RegimeInputs:
     """A calm instant with some things otherwise, and the demand that follows."""
     at = replace(CALM, **changes)  # type: ignore[arg-type]
     return replace(at, demand=demand(at.usage, at.running, at.waiting))
@@ -51,7 +51,7 @@ def queue(running: float, waiting: float = 30, usage: float = 0.3, samples: int 
     return [row(NOW - samples + i, running, waiting, usage) for i in range(samples)]
 
 
-def regime(at: Instant, recent: list[Sample] | None = None) -> Regime:
+def regime(at: RegimeInputs, recent: list[Sample] | None = None) -> Regime:
     return regime_of(at, recent or [], LIMITS, NOW)
 
 
@@ -117,8 +117,8 @@ def test_preempting_is_short() -> None:
     """Requests lose their blocks: whatever the usage is at the moments one looks, the cache is short."""
     at = instant(usage=0.8, running=20, waiting=20)
     calm, preempted = row(NOW - 4, 20, 20, 0.8), row(NOW - 1, 20, 20, 0.8)
-    preempted = preempted._replace(climbs=(3.0, *preempted.climbs[1:]))
-    assert regime(at, [calm._replace(climbs=(1.0, *calm.climbs[1:])), calm, preempted]) is Regime.KV_LIMITED
+    preempted = preempted._replace(totals=(3.0, *preempted.totals[1:]))
+    assert regime(at, [calm._replace(totals=(1.0, *calm.totals[1:])), calm, preempted]) is Regime.KV_LIMITED
     assert regime(at, [calm, calm, row(NOW - 1, 20, 20, 0.8)]) is not Regime.KV_LIMITED
 
 
@@ -129,17 +129,17 @@ def test_what_prefill_keeps_up_with_is_no_ceiling() -> None:
         "generated": TRACKED.index("generation_tokens_total"),
     }
 
-    def climbing(prompt: float, generated: float) -> list[Sample]:
+    def rising(prompt: float, generated: float) -> list[Sample]:
         rows = queue(20)
         for i, one in enumerate(rows):
-            climbs = list(one.climbs)
-            climbs[tokens["prompt"]], climbs[tokens["generated"]] = prompt * i, generated * i
-            rows[i] = one._replace(climbs=tuple(climbs), covered=float(i))
+            totals = list(one.totals)
+            totals[tokens["prompt"]], totals[tokens["generated"]] = prompt * i, generated * i
+            rows[i] = one._replace(totals=tuple(totals), covered=float(i))
         return rows
 
     at = instant(running=20, waiting=300)
-    assert regime(at, climbing(48_000, 16)) is Regime.PREFILL_LIMITED
-    assert regime(at, climbing(48_000, 4_800)) is Regime.SEQUENCE_LIMITED
+    assert regime(at, rising(48_000, 16)) is Regime.PREFILL_LIMITED
+    assert regime(at, rising(48_000, 4_800)) is Regime.SEQUENCE_LIMITED
 
 
 def test_a_cold_engine_is_given_longer() -> None:

@@ -16,7 +16,7 @@ from kvwatch.core.judgement.state import State, initial
 from kvwatch.core.judgement.symptoms import SYMPTOMS
 from kvwatch.core.model.outcome import Failure, Scrape, ScrapeError
 from kvwatch.text.evidence import evidence_label, evidence_rows, evidence_title, format_value
-from kvwatch.text.numbers import format_number, plain_number
+from kvwatch.text.numbers import format_gib, format_number, plain_number
 from tests.support.loopback import pages
 
 SATURATED = "0.32.0--c-kv-saturation.jsonl.gz"
@@ -122,17 +122,27 @@ def test_before_anything_was_judged_there_is_no_such_time() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("kv_cache_usage_ratio", 0.98765, "0.988"),
-        ("kv_cache_demand_ratio", 1.4, "1.4"),
-        ("kv_cache_usage_ratio", 0.00123, "0.001"),
-        ("kv_cache_usage_ratio", 1e-9, "about 0"),
+        ("kv_cache_usage_ratio", 0.98765, "99 %"),
+        ("kv_cache_usage_ratio", 0.906, "91 %"),
+        ("kv_cache_usage_ratio", 0.996, "99.6 %"),
+        ("kv_cache_usage_ratio", 1, "100 %"),
+        ("failing_share", 0.0251, "2.5 %"),
+        ("kv_cache_demand_ratio", 1.4, "140 %"),
+        ("kv_cache_usage_ratio", 0.00123, "0.1 %"),
+        ("kv_cache_usage_ratio", 1e-9, "about 0 %"),
+        ("kv_cache_usage_ratio", math.nan, "–"),
         ("queried_tokens", 17090.0, "17,090"),
         ("queried_tokens", 1234567, "1,234,567"),
         ("queried_tokens", 999.7, "1,000"),
         ("preemptions", 3.0, "3"),
         ("failing_seconds", 47.0, "47 s"),
         ("failing_seconds", 47.4, "47 s"),
-        ("inter_token_latency_seconds", 0.0421, "0.0421 s"),
+        ("inter_token_latency_seconds", 0.0577, "58 ms"),
+        ("mean_queue_seconds", 7.99, "8 s"),
+        ("mean_queue_seconds", 0.253, "0.25 s"),
+        ("mean_queue_seconds", 0.0, "0 s"),
+        ("preemptions_per_request", 1.513, "1.5"),
+        ("mean_tokens_held_each", 947.2, "947"),
         ("window_seconds", 60.0, "60 s"),
         ("threshold_seconds", 240.0, "4 min"),
         ("threshold_seconds", 3599.0, "0:59:59"),
@@ -180,7 +190,8 @@ def test_a_name_in_words_leaves_its_unit_to_the_value(name: str, words: str) -> 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("kv_cache_usage_ratio", "KV cache usage ratio"),
+        ("kv_cache_usage_ratio", "KV cache usage"),
+        ("prefix_cache_hit_ratio", "Prefix cache hit ratio"),
         ("ttft_p95_seconds", "TTFT p95"),
         ("seconds", "Time"),
         ("preemptions", "Preemptions"),
@@ -200,6 +211,20 @@ def test_no_number_is_ever_written_with_an_exponent(value: float, name: str) -> 
 def test_a_count_is_written_whole_for_people_and_for_machines(value: int) -> None:
     assert plain_number(float(value)) == str(value)
     assert int(format_number(value).replace(",", "")) == value
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 GiB"),
+        (80 << 30, "80 GiB"),
+        (3.456 * (1 << 30), "3.46 GiB"),
+        (50 << 20, "50 MiB"),
+        (-(2 << 30), "-2 GiB"),
+    ],
+)
+def test_a_size_in_words(size: float, text: str) -> None:
+    assert format_gib(size) == text
 
 
 @pytest.mark.parametrize(

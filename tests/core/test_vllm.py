@@ -64,6 +64,9 @@ def test_every_alias_is_a_name_of_the_right_type(alias: Alias) -> None:
     if alias.foreign:
         assert alias.name not in OWN
         return
+    assert alias.name in OWN, (
+        f"{alias.name}: add it to tests/data/vllm_names.json with tests/tools/condense_names.py"
+    )
     entry = OWN[alias.name]
     kind = {SignalKind.INFO: "gauge"}.get(signal.kind, str(signal.kind))
     assert entry["type"] == kind

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -27,7 +27,7 @@ from kvwatch.core.history.window import (
     weights,
 )
 from kvwatch.core.model.outcome import Pace
-from kvwatch.core.model.signals import BY_NAME
+from kvwatch.core.model.signals import BY_NAME, SIGNALS, Signal, SignalKind, Windowed
 from kvwatch.core.model.snapshot import Histogram
 from kvwatch.core.model.timed_rows import History
 
@@ -45,21 +45,21 @@ class Row:
 
 
 def sample(t: float, watched: float, value: float | None = 0.0, usage: float | None = 0.5) -> Sample:
-    """A sample whose every counter climbed to `value`."""
+    """A sample whose every counter totalled to `value`."""
     return Sample(t, watched, usage, 1.0, 0.0, 0.0, usage, "flowing", (value,) * len(TRACKED))
 
 
-def climbed(values: Sequence[tuple[float, float | None]], gap: float = 10.0) -> list[Sample]:
+def totalled(values: Sequence[tuple[float, float | None]], gap: float = 10.0) -> list[Sample]:
     """Samples as the pipeline makes them of (time, counter as exposed)."""
     rows: list[Sample] = []
-    climb: CounterTotal | None = None
+    total: CounterTotal | None = None
     watched = 0.0
     for t, raw in values:
         far = not rows or t - rows[-1].t > gap
         watched += 0.0 if far else t - rows[-1].t
         if raw is not None:
-            climb = climb.step(raw, gap=far) if climb else CounterTotal(raw)
-        rows.append(sample(t, watched, None if raw is None or climb is None else climb.total))
+            total = total.add(raw, gap=far) if total else CounterTotal(raw)
+        rows.append(sample(t, watched, None if raw is None or total is None else total.total))
     return rows
 
 
@@ -118,7 +118,7 @@ def test_increases_and_rates_are_never_negative(moves: list[tuple[float, float |
     for dt, raw in moves:
         t += dt
         values.append((t, raw))
-    rows = climbed(values)
+    rows = totalled(values)
     for start in range(len(rows)):
         part = rows[start:]
         up, speed = increase(part, COUNTER), rate(part, COUNTER)
@@ -135,20 +135,20 @@ def test_without_resets_an_increase_is_last_minus_first(ups: list[int]) -> None:
     for i, up in enumerate(ups):
         total += up
         values.append((float(i), float(total)))
-    rows = climbed(values)
+    rows = totalled(values)
     assert increase(rows, COUNTER) == total - 5 - ups[0]
     assert rate(rows, COUNTER) == pytest.approx((total - 5 - ups[0]) / (len(ups) - 1))
 
 
 def test_a_counter_that_falls_was_reset() -> None:
     """The new value is the increase since the reset."""
-    rows = climbed([(0.0, 100.0), (1.0, 110.0), (2.0, 7.0), (3.0, 9.0)])
+    rows = totalled([(0.0, 100.0), (1.0, 110.0), (2.0, 7.0), (3.0, 9.0)])
     assert increase(rows, COUNTER) == 10 + 7 + 2
 
 
 def test_a_gap_belongs_to_nobody() -> None:
     """What a counter did while nobody looked is in no window, and neither is the time."""
-    rows = climbed([(0.0, 100.0), (1.0, 101.0), (61.0, 5000.0), (62.0, 5003.0)])
+    rows = totalled([(0.0, 100.0), (1.0, 101.0), (61.0, 5000.0), (62.0, 5003.0)])
     assert increase(rows, COUNTER) == 1 + 3
     assert covered(rows) == 2
     assert rate(rows, COUNTER) == 2
@@ -156,13 +156,13 @@ def test_a_gap_belongs_to_nobody() -> None:
 
 def test_a_reset_within_a_gap_gives_nothing() -> None:
     """Across a gap a lower value is no increase either."""
-    rows = climbed([(0.0, 100.0), (60.0, 40.0), (61.0, 41.0)])
+    rows = totalled([(0.0, 100.0), (60.0, 40.0), (61.0, 41.0)])
     assert increase(rows, COUNTER) == 1
 
 
 def test_one_sample_tells_no_increase() -> None:
     """A lifetime counter is never read as an increase: a first sample gives none."""
-    rows = climbed([(0.0, 12345.0)])
+    rows = totalled([(0.0, 12345.0)])
     assert increase(rows, COUNTER) is None
     assert rate(rows, COUNTER) is None
     assert increase([], COUNTER) is None
@@ -170,7 +170,7 @@ def test_one_sample_tells_no_increase() -> None:
 
 def test_a_counter_missing_now_has_no_increase() -> None:
     """A counter that the newest sample lacks is missing, whatever it did before."""
-    rows = climbed([(0.0, 1.0), (1.0, 2.0), (2.0, None)])
+    rows = totalled([(0.0, 1.0), (1.0, 2.0), (2.0, None)])
     assert increase(rows, COUNTER) is None
     assert rate(rows, COUNTER) is None
 
@@ -179,6 +179,26 @@ def test_counters_that_windows_look_at_are_in_every_scrape() -> None:
     """What is tracked is asked for at every scrape: a counter missing between full pages would have no increase."""
     assert {BY_NAME[name.partition("/")[0]].pace for name in TRACKED} == {Pace.FAST}
     assert len(set(TRACKED)) == len(TRACKED)
+    assert replace(BY_NAME["corrupted_requests_total"], windowed=(Windowed("requests"),)).pace is Pace.FAST
+
+
+def test_a_counter_without_a_window_names_the_remedy() -> None:
+    with pytest.raises(
+        LookupError, match=r"'no_such_total' .*add windowed=.* kvwatch/core/model/signals\.py"
+    ):
+        increase([sample(0.0, 0.0, 1.0)], "no_such_total")
+
+
+@pytest.mark.parametrize("signal", [one for one in SIGNALS if one.windowed], ids=lambda one: one.name)
+def test_a_part_of_a_windowed_signal_exists(signal: Signal) -> None:
+    """A part is a value of the signal's label, or a histogram's sum; only counters and histograms have windows."""
+    parts = {one.part for one in signal.windowed}
+    assert len(parts) == len(signal.windowed)
+    if signal.kind is SignalKind.HISTOGRAM:
+        assert parts <= {"", "sum"}
+    else:
+        assert signal.kind is SignalKind.COUNTER
+        assert signal.dimension or parts == {""}
 
 
 # -- time -------------------------------------------------------------------------------------------------------
@@ -191,7 +211,7 @@ def test_weights_add_up_to_the_time_watched(dts: list[float], back: float) -> No
     for dt in dts:
         t += dt
         moments.append((t, 0.0))
-    rows = climbed(moments)
+    rows = totalled(moments)
     start = t - back
     watched = sum(
         after.t - max(row.t, start)
@@ -300,7 +320,7 @@ def test_a_histograms_increase_is_what_was_added(adds: list[list[int]], data: st
     resets = data.draw(st.sets(st.integers(1, len(adds) - 1), max_size=3))
     raw, expected = [0, 0, 0], [0, 0, 0]
     before: Histogram | None = None
-    climb: Histogram | None = None
+    total: Histogram | None = None
     rows = []
     for i, add in enumerate(adds):
         if i in resets and before is not None:
@@ -310,9 +330,9 @@ def test_a_histograms_increase_is_what_was_added(adds: list[list[int]], data: st
         if i:
             expected = [e + a for e, a in zip(expected, add, strict=True)]
         now = histogram([(1.0, raw[0]), (2.0, raw[1])], raw[2])
-        climb = add_to_total(before, climb, now)
+        total = add_to_total(before, total, now)
         before = now
-        rows.append(HistogramTotals(float(i), {"x": climb}))
+        rows.append(HistogramTotals(float(i), {"x": total}))
     found = histogram_increase(rows, "x")
     assert found is not None
     assert list(found.counts) == [expected[0], expected[0] + expected[1]]
@@ -323,12 +343,12 @@ def test_other_bounds_start_a_new_climb() -> None:
     """A server that came back with other buckets shares no increase with what was before."""
     old = Histogram(5.0, 5.0, (1.0,), (5.0,))
     new = Histogram(9.0, 9.0, (1.0, 2.0), (9.0, 9.0))
-    climb = add_to_total(old, old, new)
-    assert climb == Histogram(0.0, 0.0, (1.0, 2.0), (0.0, 0.0))
-    rows = [HistogramTotals(0.0, {"x": old}), HistogramTotals(1.0, {"x": climb})]
+    total = add_to_total(old, old, new)
+    assert total == Histogram(0.0, 0.0, (1.0, 2.0), (0.0, 0.0))
+    rows = [HistogramTotals(0.0, {"x": old}), HistogramTotals(1.0, {"x": total})]
     assert histogram_increase(rows, "x") is None
     assert histogram_increase(rows, "y") is None
-    later = add_to_total(new, climb, Histogram(10.0, 12.0, (1.0, 2.0), (10.0, 12.0)))
+    later = add_to_total(new, total, Histogram(10.0, 12.0, (1.0, 2.0), (10.0, 12.0)))
     assert histogram_increase([*rows, HistogramTotals(2.0, {"x": later})], "x") == Histogram(
         1.0, 3.0, (1.0, 2.0), (1.0, 3.0)
     )

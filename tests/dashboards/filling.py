@@ -21,7 +21,8 @@ from kvwatch.core.exposition import dcgm
 from kvwatch.core.judgement.pipeline import advance, next_pace
 from kvwatch.core.judgement.state import State, initial
 from kvwatch.core.model.gpu import GpuReading
-from kvwatch.core.model.outcome import Scrape, ServerInfo
+from kvwatch.core.model.outcome import Scrape
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.recording import Record, outcome_of, read
 from kvwatch.sidecar.serving.collector import registry_of
 from tests.e2e.test_stack import RECORDINGS
@@ -62,7 +63,7 @@ def pages(watched: Watched, end: float, every_s: float = EVERY_S) -> Iterator[tu
     """Times and pages, the last of them at `end`."""
     records = [one for one in read(RECORDINGS / f"{watched.recording}.jsonl.gz") if isinstance(one, Record)]
     later = end - records[-1].t
-    gpu = dcgm.reading(dcgm.reader(), DCGM.read_bytes(), interval_s=5.0) if watched.gpu else None
+    gpu = dcgm.read_gpus(dcgm.page_reader(), DCGM.read_bytes(), interval_s=5.0) if watched.gpu else None
     state, due = initial(watched.target), 0.0
     for number, record in enumerate(records, 1):
         state = _next(state, replace(record, t=record.t + later), watched.facts, gpu)

@@ -30,7 +30,7 @@ EXCLUDED = {
     ("target-rate-interval-rule", "kvwatch-experiment", "A: Cache over the range"): _RANGE,
     ("target-rate-interval-rule", "kvwatch-experiment", "B: Cache over the range"): _RANGE,
     ("target-rate-interval-rule", "kvwatch-fleet", "Restarts of vLLM"): _RANGE,
-    ("target-rate-interval-rule", "kvwatch-server", "Errors of its own"): _RANGE,
+    ("target-rate-interval-rule", "kvwatch-server", "Internal errors"): _RANGE,
 }
 #: Of Grafana's ids of units, those that the dashboards use.
 UNITS = {"none", "short", "locale", "percentunit", "s", "dtdurations", "bytes", "Bps", "reqps", "cps"}

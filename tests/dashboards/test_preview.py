@@ -27,9 +27,9 @@ def test_a_saturated_server_looks_like_one(tmp_path: Path) -> None:
     with filled(tmp_path, [Watched("a:1", "chat", "0.32.0--c-kv-saturation")]) as given:
         view = View(given, given.end - 60, given.end - 13, 2.0, variables(BOARD))
         assert [(one.name, one.last) for one in view.ask(panel("Regime now"))] == [("kv_limited", 1.0)]
-        fires = panel("What fires?")
+        fires = panel("Firing symptoms")
         found = lines(fires, view.ask(fires))
-        assert found[0]["title"] == "Requests are preempted and computed again"
+        assert found[0]["title"] == "KV cache thrashing"
         assert [line["why"] for line in found] == ["1", "2", "2", "2"]
         assert found[0]["page"] == "kvthrashing"
         shown = {**view.values, "shown_model": "tiny-llama"}

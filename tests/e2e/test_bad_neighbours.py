@@ -45,7 +45,7 @@ def _failures(before: Metrics, after: Metrics, target: str) -> dict[str, int]:
     return {kind: int(last[kind] - first[kind]) for kind in last if kind != "ok" and last[kind] > first[kind]}
 
 
-def test_whatever_a_neighbour_does_is_told_bounded_and_over_when_it_is(
+def test_every_fault_is_counted_and_bounded_and_recovered_from(
     town: Neighbourhood, watch: Sidecar, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = [fault.name for fault in FAULTS]

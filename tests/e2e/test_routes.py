@@ -16,7 +16,7 @@ from kvwatch.core.export import report
 from kvwatch.core.judgement.pipeline import advance
 from kvwatch.core.judgement.state import initial
 from kvwatch.core.model.outcome import Scrape
-from kvwatch.sidecar.polling.narrowing import HELD, UNHEEDED
+from kvwatch.sidecar.polling.narrowing import COMPLETE, IGNORED
 from tests.support.replica.running import (
     drops_the_query,
     passes,
@@ -28,19 +28,19 @@ from tests.support.replica.running import (
 from tests.support.stack import answers, free_port, kvwatch
 from tests.support.waiting import until
 
-NOTHING = "narrowed, the page can't be read: the answer is 200 and empty"
+NOTHING = "the narrowed page is malformed: status 200 with an empty body"
 #: By a name: the mode of the server, the proxy before it, and what the log says of narrowing there.
 WAYS = {
-    "one-process": ("one", passes, HELD),
-    "eight-engines": ("eight", passes, HELD),
+    "one-process": ("one", passes, COMPLETE),
+    "eight-engines": ("eight", passes, COMPLETE),
     "three-api-server-processes": (
         "several",
         passes,
-        "narrowed, the page can't be read: the answer is 200 and empty",
+        "the narrowed page is malformed: status 200 with an empty body",
     ),
-    "query-dropped": ("one", drops_the_query, UNHEEDED),
-    "slash-stripped": ("one", strips_the_slash, UNHEEDED),
-    "slash-redirected": ("one", redirects_the_slash, UNHEEDED),
+    "query-dropped": ("one", drops_the_query, IGNORED),
+    "slash-stripped": ("one", strips_the_slash, IGNORED),
+    "slash-redirected": ("one", redirects_the_slash, IGNORED),
 }
 
 
@@ -102,12 +102,12 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Seen]]:
 def test_narrowed_where_that_gives_less_and_whole_elsewhere(seen: dict[str, Seen], way: str) -> None:
     why = WAYS[way][2]
     assert seen[way].why == why
-    assert seen[way].narrowed == (why == HELD)
+    assert seen[way].narrowed == (why == COMPLETE)
     scrapes = [path for path in seen[way].asked if path.startswith("/metrics")]
     assert scrapes[0] == "/metrics"
     late = scrapes[3:]
     assert late
-    assert all(("name[]=" in path) == (why == HELD) for path in late), late
+    assert all(("name[]=" in path) == (why == COMPLETE) for path in late), late
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -75,11 +75,11 @@ def _opened(watch: Sidecar) -> set[str]:
 
 
 def test_a_log_that_is_not_there_yet_is_read_when_it_is(folder: Path, watch: Sidecar) -> None:
-    until("a word", lambda: "the log of the server is not there" in watch.logged(), 30)
+    until("a word", lambda: "server log does not exist yet" in watch.logged(), 30)
     assert not _verdicts(watch)
     (folder / "first.log").write_bytes(BEGIN + ENDS["no_room_for_any_block"])
     _comes_to(watch, "no_room_for_any_block")
-    assert "the log of the server is read" in watch.logged()
+    assert "server log is readable" in watch.logged()
 
 
 def test_a_log_that_is_moved_away_and_begun_anew_is_followed(folder: Path, watch: Sidecar) -> None:
@@ -130,7 +130,7 @@ def test_what_is_no_file_is_said_and_the_server_is_watched_on(
     pipe = folder / "pipe.log"
     os.mkfifo(pipe)
     _reload(watch, config(port, pipe))
-    until("a word", lambda: "the log of the server can't be read" in watch.logged(), 30)
+    until("a word", lambda: "server log is not readable" in watch.logged(), 30)
     polls = watch.metrics().value("polls_total", target="down") or 0
     until("polls", lambda: (watch.metrics().value("polls_total", target="down") or 0) > polls + 2, 30)
     _reload(watch, config(port, folder / "first.log"))

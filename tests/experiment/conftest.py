@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvwatch.core.judgement.policy import Policy
-from kvwatch.experiment import MeasuredRun, run_of
+from kvwatch.experiment.measured_run import MeasuredRun, run_of
 from kvwatch.recording import Record, read
 
 RECORDINGS = Path(__file__).parents[1] / "replay" / "recordings"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import random
 
-from kvwatch.experiment.series import RUNNING, SECONDS, WAITING, RunSeries, bucket, count, total
+import numpy as np
+
+from kvwatch.experiment.series import RUNNING, SECONDS, WAITING, RunSeries, column
 
 TTFT = "time_to_first_token_seconds"
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
@@ -16,10 +18,11 @@ def simulated(
 ) -> RunSeries:
     """A run of steps of one second, in which load comes and goes: what it was a second ago it still is by `memory`
     (0-1), and times to first token follow it. `factor` makes every one of them as many times as long."""
-    names = [bucket(TTFT, i) for i in range(len(BOUNDS))]
+    totals = (column(TTFT, "count"), column(TTFT, "sum"))
+    names = [column(TTFT, i) for i in range(len(BOUNDS))]
     columns: dict[str, list[float]] = {
         name: [0.0] * steps
-        for name in (*names, count(TTFT), total(TTFT), SECONDS, RUNNING, WAITING, "generation_tokens_total")
+        for name in (*names, *totals, SECONDS, RUNNING, WAITING, "generation_tokens_total")
     }
     load = chance.gauss(0, 1)
     for step in range(steps):
@@ -29,12 +32,12 @@ def simulated(
         columns["generation_tokens_total"][step] = max(100 + 20 * load + chance.gauss(0, 10), 0.0)
         for _ in range(rate):
             seconds = factor * math.exp(-1 + 0.5 * load + 0.5 * chance.gauss(0, 1))
-            columns[count(TTFT)][step] += 1
-            columns[total(TTFT)][step] += seconds
+            columns[column(TTFT, "count")][step] += 1
+            columns[column(TTFT, "sum")][step] += seconds
             for bound, name in zip(BOUNDS, names, strict=True):
                 columns[name][step] += seconds <= bound
     return RunSeries(
-        tuple([step + 1.0 for step in range(steps)]),
-        {name: tuple(values) for name, values in columns.items()},
+        np.arange(1.0, steps + 1),
+        {name: np.array(values) for name, values in columns.items()},
         {TTFT: BOUNDS},
     )

@@ -6,17 +6,24 @@ import random
 from itertools import pairwise
 from statistics import fmean
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvwatch.experiment.bootstrap import _block_sums, block_length, politis_white, resample
-from kvwatch.experiment.differences import SHOWN, DifferenceVerdict, differences
-from kvwatch.experiment.estimate import estimates_of
+from kvwatch.experiment.bootstrap import _block_sums, block_length, optimal_length, resample
+from kvwatch.experiment.differences import (
+    DIFFERENT,
+    DifferenceVerdict,
+    critical,
+    differences,
+    two_sided,
+    welch,
+)
+from kvwatch.experiment.estimate import estimate_run
 from kvwatch.experiment.measured_run import MeasuredRun
 from kvwatch.experiment.measures import MEASURES, Measure
-from kvwatch.experiment.series import SECONDS, RunSeries
-from kvwatch.experiment.student import critical, two_sided, welch
+from kvwatch.experiment.series import SECONDS, RunSeries, column
 from tests.experiment.simulation import simulated
 
 BY_ID = {one.id: one for one in MEASURES}
@@ -28,12 +35,12 @@ LOOKED_AT = [
 def run_with(series: RunSeries) -> MeasuredRun:
     return MeasuredRun(
         name="simulated",
-        began=0.0,
-        duration_s=series.ends[-1],
+        began_at=0.0,
+        duration_s=float(series.ends[-1]),
         warmup_s=0.0,
         interval_s=1.0,
         scrapes=len(series.ends),
-        failed=0,
+        failed_scrapes=0,
         restarts=0,
         several_servers=False,
         unread=0,
@@ -49,7 +56,7 @@ def run_with(series: RunSeries) -> MeasuredRun:
 
 def verdicts(first: RunSeries, second: RunSeries, measures: list[Measure]) -> dict[str, DifferenceVerdict]:
     """What is said of two runs, each measure by itself."""
-    before, after = (estimates_of(run_with(one), measures, draws=200).by_id for one in (first, second))
+    before, after = (estimate_run(run_with(one), measures).by_id for one in (first, second))
     alone = {one.id: differences([one], before, after, margin=0.1)[one.id] for one in measures}
     return {name: found.verdict for name, found in alone.items()}
 
@@ -78,7 +85,7 @@ def test_degrees_of_freedom_lie_between_the_smaller_and_the_sum() -> None:
 
 @given(st.lists(st.floats(0, 100), min_size=3, max_size=40), st.integers(1, 3))
 def test_blocks_go_round_and_each_step_is_in_as_many(values: list[float], length: int) -> None:
-    sums = _block_sums(values, length)
+    sums = _block_sums(np.array(values), length)
     assert len(sums) == len(values)
     assert sum(sums) == pytest.approx(length * sum(values), abs=1e-6)
     assert sums[-1] == pytest.approx(sum([values[-1], *values[: length - 1]]), abs=1e-6)
@@ -93,20 +100,20 @@ def test_what_resembles_itself_for_longer_has_longer_blocks() -> None:
             for _ in range(400):
                 value = memory * value + chance.gauss(0, 1)
                 values.append(value)
-            found.append(politis_white(values))
+            found.append(optimal_length(np.array(values)))
         return fmean(found)
 
     lengths = [mean_length(memory) for memory in (0.0, 0.5, 0.9)]
     assert all(2 * shorter < longer for shorter, longer in pairwise(lengths))
     assert lengths[0] < 5
-    assert politis_white([1.0] * 50) == 1.0
+    assert optimal_length(np.full(50, 0.1)) == 1.0
 
 
 def test_a_block_is_a_tenth_of_the_run_or_longer_and_the_blocks_there_are_count() -> None:
     calm, slow = simulated(random.Random(1), memory=0.0), simulated(random.Random(1), memory=0.98)
     assert block_length(calm) == 15
     assert block_length(slow) > 150 / 8
-    found = [resample(one, draws=10) for one in (calm, slow)]
+    found = [resample(one) for one in (calm, slow)]
     assert found[0] is not None
     assert found[1] is not None
     assert found[0].blocks == 10
@@ -117,12 +124,12 @@ def test_a_block_is_a_tenth_of_the_run_or_longer_and_the_blocks_there_are_count(
 
 def test_the_same_run_gives_the_same_error_and_draws_are_as_long_as_the_run() -> None:
     series = simulated(random.Random(2))
-    first, second = resample(series, draws=50), resample(series, draws=50)
+    first, second = resample(series), resample(series)
     assert first is not None
     assert second is not None
-    of = BY_ID["ttft_mean_seconds"].of
-    assert first.error(of) == second.error(of) != resample(series, draws=50, seed=1).error(of)  # type: ignore[union-attr]
-    (drawn,) = {draw.sum(SECONDS) for draw in first.draws}
+    total = column("time_to_first_token_seconds", "sum")
+    assert first.error(first.sum(total)) == second.error(second.sum(total)) != 0
+    (drawn,) = set(first.sum(SECONDS))
     assert 150 <= drawn < 150 + first.block_s
 
 
@@ -133,7 +140,7 @@ def test_runs_alike_are_called_different_about_as_seldom_as_is_said() -> None:
     for _ in range(200):
         said = verdicts(simulated(chance), simulated(chance), LOOKED_AT)
         for name, verdict in said.items():
-            wrong[name] += verdict in SHOWN
+            wrong[name] += verdict in DIFFERENT
     assert all(2 <= times <= 24 for times in wrong.values()), wrong
 
 

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from kvwatch.core.model.snapshot import Histogram
-from kvwatch.experiment import Comparison, MeasuredRun, as_data, compare
-from kvwatch.experiment.comparability import distance
-from kvwatch.experiment.comparison import Candidate
+from kvwatch.experiment.cautions import distance
+from kvwatch.experiment.comparison import Candidate, Comparison, compare
+from kvwatch.experiment.comparison_data import as_data
 from kvwatch.experiment.configuration import changes, options_changed
 from kvwatch.experiment.differences import DifferenceVerdict
+from kvwatch.experiment.measured_run import MeasuredRun
 
 Recorded = Callable[[str], MeasuredRun]
 SHARED, OFF = "0.32.0--e-shared-prefix", "0.32.0--g-prefix-caching-off"
@@ -58,7 +59,7 @@ def test_prefix_caching_off_is_found_and_named(caching_off: Comparison) -> None:
 
 def test_numbers_are_those_of_the_pages(caching_off: Comparison) -> None:
     """Against what the load generator counted, and what replay derives from the same windows."""
-    before, after = (side.estimates for side in caching_off.sides)
+    before, after = caching_off.sides
     finished = [one.totals.sum("requests_finished_total") for one in (before, after)]
     assert finished == [392, 79]
     hits = before.by_id["prefix_cache_hit_ratio"].value
@@ -101,7 +102,7 @@ def test_runs_of_two_generations_are_compared_where_both_show_something(recorded
     assert "generations" in cautions(found)
     by_id = only(found).differences
     assert by_id["prefix_cache_hit_ratio"].verdict is DifferenceVerdict.UNKNOWN
-    assert by_id["prompt_tokens_reused_ratio"].reason.startswith("not exposed (looked for ")
+    assert (by_id["prompt_tokens_reused_ratio"].reason or "").startswith("not exposed (looked for ")
     assert by_id["ttft_mean_seconds"].value is not None
     assert by_id["kv_cache_usage_median_ratio"].value is not None
     (row,) = [one for one in as_data(found)["measures"] if one["id"] == "prefix_cache_hit_ratio"]
@@ -138,7 +139,7 @@ def test_runs_of_one_configuration_that_differ_are_a_warning(recorded: Recorded)
     assert only(found).verdict is DifferenceVerdict.WORSE
 
 
-def test_every_further_run_is_held_against_the_first(recorded: Recorded) -> None:
+def test_every_further_run_is_compared_with_the_first(recorded: Recorded) -> None:
     runs = [recorded(SHARED), recorded(OFF), recorded(SHARED)]
     found = compare(runs)
     assert found.candidates[0].verdict is DifferenceVerdict.WORSE

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from kvwatch.core.judgement.policy import Policy
-from kvwatch.experiment import MeasuredRun, compare, run_of
-from kvwatch.experiment.comparison import Candidate
-from kvwatch.experiment.differences import SHOWN, DifferenceVerdict
+from kvwatch.experiment.comparison import Candidate, compare
+from kvwatch.experiment.comparison_data import as_data
+from kvwatch.experiment.differences import DIFFERENT, DifferenceVerdict
+from kvwatch.experiment.measured_run import MeasuredRun, run_of
 from kvwatch.recording import Record
 
 Recorded = Callable[[str], MeasuredRun]
@@ -24,7 +29,7 @@ def changed(candidate: Candidate) -> dict[str, tuple[str, str]]:
 
 def test_fewer_slots(recorded: Recorded) -> None:
     found = against_base(recorded, "slots-1")
-    assert changed(found) == {"--max-num-seqs, as seen": ("10 or more", "1")}
+    assert changed(found) == {"--max-num-seqs, as observed": ("10 or more", "1")}
     assert not found.cautions
     assert found.verdict is DifferenceVerdict.WORSE
     said = {name: one.verdict for name, one in found.differences.items()}
@@ -69,14 +74,30 @@ def test_half_the_blocks(recorded: Recorded) -> None:
     assert said["prefix_cache_hit_ratio"] is DifferenceVerdict.SAME
 
 
+def test_numbers_are_those_computed_without_scipy(recorded: Recorded) -> None:
+    """``half-kv.json`` has baseline, candidate, difference, interval, p and verdict of each measure, as computed with
+    the standard library alone, draw by draw."""
+    expected = json.loads((Path(__file__).parent / "half-kv.json").read_text(encoding="utf-8"))
+    for row in as_data(compare([recorded("base-a"), recorded("half-kv")]))["measures"]:
+        (found,) = row["differences"]
+        numbers = [one["value"] for one in row["values"]] + [
+            found[name] for name in ("value", "low", "high", "p")
+        ]
+        assert found["verdict"] == expected[row["id"]][-1]
+        for number, before in zip(numbers, expected[row["id"]], strict=False):
+            assert number == (None if before is None else pytest.approx(before, rel=1e-6, abs=1e-9)), row[
+                "id"
+            ]
+
+
 def test_nothing_changed(recorded: Recorded) -> None:
     """The same server, started and recorded anew."""
     found = against_base(recorded, "base-c")
     assert found.changed == ()
-    assert {one.id for one in found.cautions} == {"no_option_changed", "too_short_to_tell"}
+    assert {one.id for one in found.cautions} == {"no_option_changed", "recording_too_short"}
     assert found.verdict is DifferenceVerdict.NOT_SHOWN
     assert found.differences["prefix_cache_hit_ratio"].verdict is DifferenceVerdict.SAME
-    assert not {one.verdict for one in found.differences.values()} & SHOWN
+    assert not {one.verdict for one in found.differences.values()} & DIFFERENT
 
 
 def test_nothing_changed_within_a_run(pages: Callable[[str], list[Record]]) -> None:
@@ -88,7 +109,7 @@ def test_nothing_changed_within_a_run(pages: Callable[[str], list[Record]]) -> N
     (found,) = compare([first, second]).candidates
     assert found.changed == ()
     assert found.verdict in {DifferenceVerdict.SAME, DifferenceVerdict.NOT_SHOWN}
-    assert {one.id for one in found.cautions} == {"no_option_changed", "too_short_to_tell"}
+    assert {one.id for one in found.cautions} == {"no_option_changed", "recording_too_short"}
     said = {name: one.verdict for name, one in found.differences.items()}
     assert said["requests_waiting_mean"] is said["preemptions_per_finished_request"] is DifferenceVerdict.SAME
     assert said["kv_limited_time_ratio"] is said["kv_cache_usage_full_time_ratio"] is DifferenceVerdict.SAME

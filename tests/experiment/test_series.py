@@ -6,21 +6,12 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from kvwatch.core.judgement.policy import Policy
-from kvwatch.experiment import MeasuredRun, run_of
-from kvwatch.experiment.series import (
-    ENGINE_SECONDS,
-    RUNNING,
-    SECONDS,
-    Increments,
-    RunSeries,
-    count,
-    in_regime,
-    mean_spacing,
-)
-from kvwatch.experiment.totals import Totals
+from kvwatch.experiment.measured_run import MeasuredRun, run_of
+from kvwatch.experiment.series import ENGINE_SECONDS, RUNNING, SECONDS, SeriesBuilder, Totals, column
 from kvwatch.recording import Record, RecordingError
 
 Recorded = Callable[[str], MeasuredRun]
@@ -34,8 +25,8 @@ def on_page(record: Record, family: str) -> float:
     return sum(map(float, found))
 
 
-def total(run: MeasuredRun, column: str) -> float:
-    return run.series.sums().get(column, 0.0)
+def total(run: MeasuredRun, name: str) -> float:
+    return run.series.totals().sum(name)
 
 
 def run_from(records: list[Record]) -> MeasuredRun:
@@ -47,15 +38,15 @@ def test_over_the_engines_of_a_server_tokens_and_observations_are_added_up(
 ) -> None:
     run, records = recorded(DATA_PARALLEL), pages(DATA_PARALLEL)
     assert run.engines == 2
-    for family, column in (
+    for family, name in (
         ("generation_tokens_total", "generation_tokens_total"),
-        ("time_to_first_token_seconds_count", count("time_to_first_token_seconds")),
-        ("e2e_request_latency_seconds_count", count("e2e_request_latency_seconds")),
+        ("time_to_first_token_seconds_count", column("time_to_first_token_seconds", "count")),
+        ("e2e_request_latency_seconds_count", column("e2e_request_latency_seconds", "count")),
         ("num_preemptions_total", "preemptions_total"),
     ):
         gained = on_page(records[-1], family) - on_page(records[0], family)
         assert gained > 0
-        assert total(run, column) == pytest.approx(gained)
+        assert total(run, name) == pytest.approx(gained)
     assert total(run, ENGINE_SECONDS) == pytest.approx(2 * total(run, SECONDS))
     assert total(run, SECONDS) == pytest.approx(records[-1].t - records[0].t, abs=0.01)
     busiest = max(on_page(record, "num_requests_running") for record in records)
@@ -67,7 +58,7 @@ def test_a_restart_and_the_time_without_answers_belong_to_no_step(recorded: Reco
     run, records = recorded(RESTART), pages(RESTART)
     good = [record for record in records if record.status == 200]
     assert run.restarts == 1
-    assert run.failed == len(records) - len(good)
+    assert run.failed_scrapes == len(records) - len(good)
     started = next(
         i
         for i in range(1, len(good))
@@ -93,7 +84,7 @@ def test_what_warms_up_is_not_compared(pages: Pages) -> None:
     gained = on_page(records[-1], "generation_tokens_total") - on_page(records[29], "generation_tokens_total")
     assert total(run, "generation_tokens_total") == pytest.approx(gained)
     assert total(run, "generation_tokens_total") < total(whole, "generation_tokens_total")
-    with pytest.raises(RecordingError, match="nothing but warm-up is in it; record longer"):
+    with pytest.raises(RecordingError, match="has only warm-up; record longer"):
         run_from([replace(record, warmup=True) for record in records])
 
 
@@ -101,12 +92,12 @@ def test_a_run_begins_when_the_server_first_answers(pages: Pages) -> None:
     records = pages(HEALTHY)
     refused = [Record(records[0].t - 10 + i, 0, error="refused", warmup=i < 5) for i in range(10)]
     late, plain = run_from([*refused, *records]), run_from(records)
-    assert (late.failed, late.scrapes, late.warmup_s) == (0, len(records), 0.0)
-    assert late.series.sums() == pytest.approx(plain.series.sums())
+    assert (late.failed_scrapes, late.scrapes, late.warmup_s) == (0, len(records), 0.0)
+    assert late.series.totals().sums == pytest.approx(plain.series.totals().sums)
     broken = run_from(
         [*records[:20], replace(records[20], status=0, body=b"", error="refused"), *records[21:]]
     )
-    assert broken.failed == 1
+    assert broken.failed_scrapes == 1
 
 
 def test_a_run_has_its_label(pages: Pages) -> None:
@@ -116,9 +107,9 @@ def test_a_run_has_its_label(pages: Pages) -> None:
 
 
 def test_nothing_to_compare_is_said(pages: Pages) -> None:
-    with pytest.raises(RecordingError, match="no page of a vLLM in it can be read"):
+    with pytest.raises(RecordingError, match="has no readable page of a vLLM server"):
         run_from([Record(1.0, 0, error="refused"), Record(2.0, 200, b"up 1\n")])
-    with pytest.raises(RecordingError, match="nothing but warm-up"):
+    with pytest.raises(RecordingError, match="has only warm-up"):
         run_from(pages(HEALTHY)[:1])
 
 
@@ -126,24 +117,24 @@ def test_steps_become_longer_and_lose_nothing(
     monkeypatch: pytest.MonkeyPatch, pages: Pages, recorded: Recorded
 ) -> None:
     whole = recorded(HEALTHY).series
-    assert mean_spacing(whole.ends) == pytest.approx(1.0, abs=0.05)
-    monkeypatch.setattr("kvwatch.experiment.series._MOST_STEPS", 20)
+    assert np.diff(whole.ends).mean() == pytest.approx(1.0, abs=0.05)
+    monkeypatch.setattr("kvwatch.experiment.series._MAX_STEPS", 20)
     few = run_from(pages(HEALTHY)).series
     assert 10 <= len(few.ends) <= 20
     assert few.ends[-1] == whole.ends[-1]
-    assert few.sums() == pytest.approx(whole.sums())
+    assert few.totals().sums == pytest.approx(whole.totals().sums)
 
 
 def test_regimes_hold_all_the_time_there_is(recorded: Recorded) -> None:
     run = recorded("0.32.0--c-kv-saturation")
-    sums = run.series.sums()
-    regimes = {name: value for name, value in sums.items() if name.startswith(in_regime(""))}
+    sums = run.series.totals().sums
+    regimes = {name: value for name, value in sums.items() if name.startswith(column("regime", ""))}
     assert sum(regimes.values()) == pytest.approx(sums[ENGINE_SECONDS])
-    assert regimes[in_regime("kv_limited")] > 0.4 * sums[ENGINE_SECONDS]
+    assert regimes[column("regime", "kv_limited")] > 0.4 * sums[ENGINE_SECONDS]
 
 
 def test_nothing_is_collected_of_nothing() -> None:
-    assert Increments().series(0.0) == RunSeries()
+    assert SeriesBuilder().series(0.0).totals() == Totals({}, {})
     nothing = Totals({}, {})
     assert nothing.quantile("time_to_first_token_seconds", 0.5) is None
-    assert nothing.usage(0.5) is nothing.mean("x") is nothing.ratio("x", "y") is None
+    assert nothing.usage(0.5) is nothing.ratio("x", "y") is None

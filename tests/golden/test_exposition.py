@@ -26,6 +26,7 @@ from kvwatch.core.model.gpu import GpuReading
 from kvwatch.core.model.log_verdict import LogVerdict
 from kvwatch.core.model.outcome import Failure, Outcome, Scrape, ScrapeError
 from kvwatch.sidecar.serving.collector import registry_of
+from kvwatch.sidecar.store import PollStats
 
 HERE = Path(__file__).parent
 RECORDINGS = HERE.parent / "replay" / "recordings"
@@ -40,13 +41,6 @@ GPU_PAGE = HERE.parent / "data" / "dcgm" / "mig.prom"
 
 
 @dataclass
-class Counts:
-    polls: int = 0
-    missed_ticks: int = 0
-    unexpected_errors: int = 0
-
-
-@dataclass
 class Replayed:
     """A store of one replayed target whose clock stands still."""
 
@@ -57,9 +51,9 @@ class Replayed:
     def states(self) -> Mapping[str, State]:
         return {self.state.target: self.state}
 
-    def poll_stats(self, target: str) -> Counts:
+    def poll_stats(self, target: str) -> PollStats:
         assert target == self.state.target
-        return Counts(polls=self.count)
+        return PollStats(polls=self.count)
 
     def deliveries(self) -> tuple[NotificationCounts, ...]:
         return self.sent
@@ -107,7 +101,7 @@ def test_exposition_is_as_committed(case: str) -> None:
 def with_gpus() -> Replayed:
     """A target beside which a DCGM exporter is read, but for the last time; its log says why it is down."""
     log = LogVerdict("no_room_for_any_block", "high", "Nothing is left of the budget.", ("free the GPU",))
-    reading = dcgm.reading(dcgm.reader(), GPU_PAGE.read_bytes(), interval_s=5.0)
+    reading = dcgm.read_gpus(dcgm.page_reader(), GPU_PAGE.read_bytes(), interval_s=5.0)
     state = initial("vllm")
     for t, gpu in ((0.0, GpuReading(source="dcgm", reason="down")), (5.0, reading)):
         state, _ = advance(state, ScrapeError(Failure.REFUSED, "connection refused", t, gpu=gpu, log=log), t)
@@ -153,7 +147,7 @@ def test_what_is_not_fleeting_is_read_off_the_state_alone(case: str) -> None:
     )
     changed = {row.name for row in METRICS if list(row.samples(now)) != list(row.samples(later))}
     assert changed
-    assert changed <= {row.name for row in METRICS if row.fleeting}
+    assert changed <= {row.name for row in METRICS if row.volatile}
 
 
 def test_what_is_read_off_no_target_is_fleeting() -> None:
@@ -161,7 +155,7 @@ def test_what_is_read_off_no_target_is_fleeting() -> None:
     row = next(row for row in METRICS if row.name == "up")
     others = [one for one in METRICS if (one.deliveries, one.reloads) != (row.deliveries, row.reloads)]
     assert others
-    assert all(one.fleeting for one in others)
+    assert all(one.volatile for one in others)
 
 
 @pytest.mark.parametrize("case", [*CASES, "gpus"])

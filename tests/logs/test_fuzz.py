@@ -1,4 +1,4 @@
-"""Whatever a log holds: it is read in bounded memory, to the same answer in whatever pieces, and tells no secret."""
+"""Whatever a log holds: it is read in bounded memory, to the same answer in whatever pieces, and shows no secret."""
 
 # ruff: noqa: E501, ARG005 - lines of logs are as long as they are, and some are the same every time
 
@@ -18,7 +18,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvwatch.commands.explain import as_data
-from kvwatch.logs import Explanation, LogReader, explanation
+from kvwatch.logs import Explanation, LogReader
+from kvwatch.logs.log_reader import WORDS
+from kvwatch.logs.start_record import CONTINUED_WORDS
 
 REAL = {
     path.relative_to(path.parents[2]).as_posix(): path.read_bytes()
@@ -59,7 +61,7 @@ def sound(found: Explanation) -> dict[str, Any]:
 
 # -- whatever bytes ----------------------------------------------------------------------------------------------------
 
-_WORDS = [word.encode() for word in (*explanation._WORDS, *explanation._OPENING)]
+_WORDS = [word.encode() for word in (*WORDS, *CONTINUED_WORDS)]
 _LINES = [line + b"\n" for log in REAL.values() for line in log.splitlines()]
 _NOISE = [
     b"\0", b"\0" * 50, b"\r", b"\r\n", b"\n", b"\x1b[31m", b"\x1b]0;title\x07", b"\x1b]", b"\x9b", b"\xff\xfe", b"\xfe\xff",
@@ -168,7 +170,7 @@ def _answer(found: Explanation) -> tuple[Any, ...]:
         found.facts,
         found.actions,
         found.starts,
-        found.code,
+        found.exit_code,
         symptoms,
         texts,
     )
@@ -206,7 +208,7 @@ def test_what_is_put_before_every_line_on_its_way_changes_no_answer(name: str) -
 # -- secrets -----------------------------------------------------------------------------------------------------------
 
 SECRET = "Pa55-w0rd-of-mine"  # noqa: S105
-_TOLD = st.sampled_from(
+_SECRET_OPTIONS = st.sampled_from(
     ["'api_key': ['{}']", "'api_key': '{}'", "'hf_token': \"{}\"", "--api-key {}", "--hf-token={}", "api_key={}", "HF_TOKEN={}", "Authorization: Bearer {}", "https://bob:{}@host/v1", "https://host/v1?token={}",
      r"\"api_key\": \"{}\"", "'secret': b'{} and more {}'", "password={}", '{{"credentials": "{}"}}', "x?user_key={}"]
 )  # fmt: skip
@@ -221,12 +223,12 @@ _AROUND = st.sampled_from(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(_TOLD, _AROUND, st.integers(0, 1300)), min_size=1, max_size=6))
+@given(st.lists(st.tuples(_SECRET_OPTIONS, _AROUND, st.integers(0, 1300)), min_size=1, max_size=6))
 @example([("'api_key': ['{}']", "OSError: {}", 1184)])
 @example([("https://bob:{}@host/v1", "OSError: {}", 1180)])
-def test_no_secret_is_told(told: list[tuple[str, str, int]]) -> None:
+def test_no_secret_is_shown(options: list[tuple[str, str, int]]) -> None:
     """Wherever it stands in the line: short of where a text is cut, across it, and beyond."""
-    lines = [around.format("." * pad + " " + how.format(SECRET, SECRET)) for how, around, pad in told]
+    lines = [around.format("." * pad + " " + how.format(SECRET, SECRET)) for how, around, pad in options]
     data = "\n".join(
         [
             "INFO 05-05 10:20:00 [a.py:1] vLLM API server version 0.9.0",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kvwatch.logs import Explanation
-from kvwatch.logs.lines import LogLine, unwrapped
+from kvwatch.logs.lines import LogLine, parse_line
 
 Explain = Callable[..., Explanation]
 
@@ -58,10 +58,10 @@ def test_a_cause_is_found_whatever_way_the_line_took(way: str, explain: Explain)
     assert text.startswith("ValueError: Free memory on device")
 
 
-def test_level_process_and_time_are_told() -> None:
-    (line,) = unwrapped(LINE.encode(), 4)
+def test_level_process_and_time_are_read() -> None:
+    (line,) = parse_line(LINE.encode(), 4)
     assert line == LogLine(4, ERROR, "ERROR", "EngineCore_DP0 pid=77", "05-05 10:20:30")
-    (line,) = unwrapped(b"2026-05-05T10:20:31.5Z some words", 1)
+    (line,) = parse_line(b"2026-05-05T10:20:31.5Z some words", 1)
     assert (line.text, line.when) == ("some words", "05-05 10:20:31")
 
 
@@ -72,7 +72,7 @@ def test_a_message_that_a_console_wrapped_is_put_together(explain: Explain) -> N
     assert "33.49 GiB" in found.evidence[0][1]
 
 
-def test_a_line_that_was_cut_off_tells_what_is_left_of_it(explain: Explain) -> None:
+def test_a_truncated_line_shows_what_is_left_of_it(explain: Explain) -> None:
     found = explain([LINE[: LINE.index("is less than")]])
     assert (found.verdict, found.facts["free_gib"]) == ("free_memory_below_budget", 20.1)
     assert "util" not in found.facts
@@ -102,7 +102,7 @@ def test_the_first_cause_counts_and_not_what_followed_from_it(explain: Explain) 
 def test_what_a_request_quotes_is_no_cause(explain: Explain) -> None:
     quoted = f"INFO 05-05 10:20:30 [logger.py:39] Received request x: prompt: 'why {ERROR}', params: SamplingParams()"
     found = explain(["INFO:     Application startup complete.", quoted])
-    assert (found.verdict, found.code) == ("ok", 0)
+    assert (found.verdict, found.exit_code) == ("ok", 0)
 
 
 def test_of_restarts_the_last_is_judged(explain: Explain) -> None:
@@ -133,13 +133,13 @@ def test_secrets_in_options_are_not_shown(explain: Explain) -> None:
     [
         (b"", "It is empty."),
         (bytes(range(256)) * 8, "It is binary, not text."),
-        (b"Jan 01 10:00:00 host sshd[1]: Accepted publickey for someone\n" * 50, "Nothing in it was written by vLLM."),
-        (b"step 1\n" * 50 + b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB\n", "Nothing in it"),
+        (b"Jan 01 10:00:00 host sshd[1]: Accepted publickey for someone\n" * 50, "vLLM wrote no line of it."),
+        (b"step 1\n" * 50 + b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB\n", "vLLM wrote no line"),
     ],
 )  # fmt: skip
 def test_what_is_no_log_of_vllm_is_said_in_a_sentence(data: bytes, said: str, explain: Explain) -> None:
     found = explain(data)
-    assert (found.verdict, found.code) == ("no_vllm_log", 2)
+    assert (found.verdict, found.exit_code) == ("no_vllm_log", 2)
     assert found.meaning.startswith(said)
 
 

@@ -75,7 +75,7 @@ def test_a_usage_of_an_instant_beside_a_long_queue_counts_as_full(explain: Expla
         [line(200, 400, 84.0, prompt=5000.0, generated=1000.0).replace("rate: 0.0%", "rate: 30.0%")]
     )
     assert symptoms(found) == {"kv_exhausted": "low"}
-    assert any("hit rate is not to be trusted" in note for note in found.notes)
+    assert any("hit rate is unreliable" in note for note in found.notes)
 
 
 def test_prompts_computed_over_and_over_in_a_full_cache_are_thrashing_though_nothing_waits(
@@ -91,7 +91,7 @@ def test_prompts_computed_over_and_over_in_a_full_cache_are_thrashing_though_not
 def test_a_warm_shared_prefix_is_healthy(explain: Explain) -> None:
     lines = [line(9, 0, 3.0, prompt=300.0, generated=5.0), line(60, 0, 15.0, prompt=300.0, generated=100.0)]
     found = explain(lines)
-    assert (symptoms(found), found.code) == ({}, 0)
+    assert (symptoms(found), found.exit_code) == ({}, 0)
 
 
 def test_v0_lines_are_read(explain: Explain) -> None:
@@ -155,17 +155,17 @@ def test_few_that_run_in_an_empty_cache_are_first_asked_for_what_else_holds_the_
     assert (limited.symptom, "--max-loras" in limited.actions[0]) == ("sequence_limited", True)
     args = "INFO 05-05 10:00:00 [utils.py:3] non-default args: {'max_num_seqs': 1}"
     (limited,) = explain([args, *lines]).symptoms
-    assert limited.actions[0].startswith("raise --max-num-seqs")
+    assert limited.actions[0].startswith("Raise --max-num-seqs")
 
 
-def test_a_queue_of_which_nothing_runs_is_told_what_to_do_though_the_line_is_short(explain: Explain) -> None:
+def test_a_short_line_with_a_queue_and_nothing_running_has_actions(explain: Explain) -> None:
     found = explain(["Running: 0 reqs, Waiting: 2 reqs"])
-    assert (found.code, found.symptoms) == (2, ())
+    assert (found.exit_code, found.symptoms) == (2, ())
     assert "can never be scheduled" in found.actions[1]
     assert explain(["Running: 3 reqs, Waiting: 2 reqs"]).actions == ()
 
 
-def test_deferred_requests_are_told_where_the_line_says_them(explain: Explain) -> None:
+def test_deferred_requests_are_found_if_the_line_has_them(explain: Explain) -> None:
     found = explain([line(4, 9, 20.0, prompt=10.0, generated=100.0, more=", Deferred: 8 reqs")])
     assert symptoms(found) == {"requests_deferred": "low"}
 
@@ -190,5 +190,5 @@ def test_flags_of_the_log_are_used(explain: Explain) -> None:
 
 def test_a_line_without_usage_is_no_all_clear(explain: Explain) -> None:
     found = explain(["Running: 0 reqs, Waiting: 2 reqs"])
-    assert (found.code, symptoms(found)) == (2, {})
-    assert "can't be told" in found.notes[0]
+    assert (found.exit_code, symptoms(found)) == (2, {})
+    assert "it is unknown why requests wait" in found.notes[0]

@@ -35,9 +35,9 @@ GROWN = (
 )
 
 
-def told(tail: Tail) -> LogVerdict | None:
-    tail.look()
-    return tail.told()
+def read_verdict(tail: Tail) -> LogVerdict | None:
+    tail.read_new()
+    return tail.verdict()
 
 
 @pytest.fixture
@@ -54,24 +54,24 @@ def test_a_log_is_followed_through_all_that_happens_to_it(tmp_path: Path, closed
     file = tmp_path / "vllm.log"
     tail = closed_after(Tail(file))
     with pytest.raises(OSError, match=r"vllm\.log"):
-        tail.look()
+        tail.read_new()
     file.write_bytes(BEGIN)
-    assert told(tail) is None
+    assert read_verdict(tail) is None
     with file.open("ab") as more:
         more.write(NO_BLOCKS[:40])
-    assert told(tail) is None
+    assert read_verdict(tail) is None
     with file.open("ab") as more:
         more.write(NO_BLOCKS[40:])
-    found = told(tail)
+    found = read_verdict(tail)
     assert found is not None
     assert (found.verdict, found.line) == ("no_room_for_any_block", 2)
     file.rename(tmp_path / "vllm.log.1")
     file.write_bytes(BEGIN + GROWN)
-    after = told(tail)
+    after = read_verdict(tail)
     assert after is not None
     assert (after.verdict, after.before and after.before.verdict) == ("ok", "no_room_for_any_block")
     file.write_bytes(BEGIN)  # cut off, and begun anew
-    assert not told(tail)
+    assert not read_verdict(tail)
 
 
 def test_what_was_written_before_a_log_was_moved_away_is_read(tmp_path: Path, closed_after: Closed) -> None:
@@ -79,19 +79,19 @@ def test_what_was_written_before_a_log_was_moved_away_is_read(tmp_path: Path, cl
     file = tmp_path / "vllm.log"
     file.write_bytes(BEGIN)
     tail = closed_after(Tail(file))
-    tail.look()
+    tail.read_new()
     with file.open("ab") as more:
         more.write(NO_BLOCKS)
     file.rename(tmp_path / "vllm.log.1")
     file.write_bytes(BEGIN + GROWN)
-    found = told(tail)
+    found = read_verdict(tail)
     assert found is not None
     assert (found.verdict, found.before and found.before.verdict) == ("ok", "no_room_for_any_block")
     file.unlink()
     with pytest.raises(FileNotFoundError):
-        tail.look()
+        tail.read_new()
     file.write_bytes(BEGIN + NO_BLOCKS)
-    again = told(tail)
+    again = read_verdict(tail)
     assert again is not None
     assert (again.verdict, again.line) == ("no_room_for_any_block", 2)
 
@@ -103,9 +103,9 @@ def test_a_log_that_was_cut_off_is_read_anew_though_it_has_grown_beyond(
     file = tmp_path / "vllm.log"
     file.write_bytes(BEGIN)
     tail = closed_after(Tail(file))
-    tail.look()
+    tail.read_new()
     file.write_bytes(b"INFO 05-05 11:00:00 [x.py:1] another line, and no shorter\n" + NO_BLOCKS)
-    found = told(tail)
+    found = read_verdict(tail)
     assert found is not None
     assert (found.verdict, found.line) == ("no_room_for_any_block", 2)
 
@@ -118,12 +118,12 @@ def test_a_writer_that_goes_on_where_it_was_leaves_a_hole_that_is_passed_over(
     with file.open("wb", buffering=0) as writer:
         writer.write(BEGIN * 1000)
         tail = closed_after(Tail(file))
-        tail.look()
+        tail.read_new()
         os.truncate(file, 0)
-        tail.look()
+        tail.read_new()
         writer.write(NO_BLOCKS)
     assert file.read_bytes().startswith(b"\0" * 1000)
-    found = told(tail)
+    found = read_verdict(tail)
     assert found is not None
     assert found.verdict == "no_room_for_any_block"
 
@@ -139,7 +139,7 @@ _STEPS = st.lists(
     _STEPS,
     st.lists(st.sampled_from([BEGIN, NO_BLOCKS, GROWN, b"\0", NO_BLOCKS[:40], b"x" * 5000]), min_size=12),
 )
-def test_whatever_happens_to_a_log_its_newest_start_is_told(
+def test_the_newest_start_is_found_whatever_happens_to_the_file(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], texts: list[bytes]
 ) -> None:
     file = tmp_path_factory.mktemp("log") / "vllm.log"
@@ -150,7 +150,7 @@ def test_whatever_happens_to_a_log_its_newest_start_is_told(
                     more.write(text)
             elif step == "look":
                 with contextlib.suppress(FileNotFoundError):
-                    tail.look()
+                    tail.read_new()
             elif file.exists():
                 if step == "move away":
                     file.replace(file.with_suffix(".1"))
@@ -159,10 +159,10 @@ def test_whatever_happens_to_a_log_its_newest_start_is_told(
                 else:
                     os.truncate(file, 0 if step == "cut off" else file.stat().st_size // 2)
         with contextlib.suppress(FileNotFoundError):
-            tail.look()
+            tail.read_new()
         with file.open("ab") as more:
             more.write(b"\n" + BEGIN + GROWN + BEGIN + NO_BLOCKS)
-        found = told(tail)
+        found = read_verdict(tail)
     assert found is not None
     assert found.verdict == "no_room_for_any_block"
 
@@ -172,7 +172,7 @@ def test_what_is_no_file_is_said_and_holds_nobody(tmp_path: Path, caplog: pytest
     pipe, missing = tmp_path / "pipe", tmp_path / "missing"
     os.mkfifo(pipe)
     caplog.set_level(logging.INFO, logger="kvwatch")
-    for path, said in ((pipe, "can't be read"), (tmp_path, "can't be read"), (missing, "is not there")):
+    for path, said in ((pipe, "is not readable"), (tmp_path, "is not readable"), (missing, "does not exist")):
         with Tail(path, every_s=0.01) as tail:
             says = LogStatus("t", path, tail)
             until(f"a word about {path}", lambda tail=tail: tail.trouble(), 10, every_s=0.01)  # type: ignore[misc]
@@ -188,12 +188,12 @@ def test_what_is_no_file_is_said_and_holds_nobody(tmp_path: Path, caplog: pytest
         missing.write_bytes(BEGIN + NO_BLOCKS)
         until("a verdict", says, 10, every_s=0.01)
     assert caplog.messages == [
-        "the log of the server is not there: it is read as soon as it is",
-        "the log of the server is read",
+        "server log does not exist yet",
+        "server log is readable",
     ]
 
 
-def test_a_line_that_breaks_the_reading_is_told_once_and_the_next_are_read(
+def test_an_error_of_the_reader_is_raised_once_and_later_lines_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, feed = tmp_path / "vllm.log", LogReader.feed
@@ -300,7 +300,7 @@ def test_of_several_servers_each_has_its_own_log() -> None:
     one, two = TargetSettings(name="a", vllm_log=Path("a.log")), TargetSettings(name="b")
     settings = Settings(targets=[one, two])
     assert (settings.log_of(one), settings.log_of(two)) == (Path("a.log"), None)
-    with pytest.raises(ValueError, match="several servers are watched"):
+    with pytest.raises(ValueError, match="ambiguous with several targets"):
         Settings(targets=[one, two], vllm_log=Path("c.log"))
     alone = Settings(targets=[two], vllm_log=Path("c.log"))
     assert alone.log_of(alone.targets[0]) == Path("c.log")

@@ -1,4 +1,4 @@
-"""Whoever writes to a log, or is scraped, chooses what is searched: each pattern takes no more than in proportion."""
+"""Servers and log writers choose the text that is searched: the work of each pattern is linear in its length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import kvwatch.logs
-from kvwatch.logs import causes, log_patterns
+from kvwatch.logs import cause_row, causes, log_patterns
 from tests.logs.steps import Matcher, attacks, repeats
 
 LENGTH, LONGER = 30, 8
@@ -22,11 +22,12 @@ number of times that does not depend on the rest, near 8 where that grows with t
 #: Tried at one place of a line, or in so many characters of it, and not from every place on.
 _AT_ONE_PLACE = {
     "lines._ISO",
-    "lines._BEFORE",
+    "lines._PREFIX",
     "lines._RECORD",
-    "lines._ANYWHERE",
-    "story._ERROR",
-    "stages._BY_FRAME",
+    "lines._RECORD_ANYWHERE",
+    "start_record._ERROR",
+    "cause_row._CONDITION",
+    "oom_functions",
 }
 
 
@@ -38,15 +39,16 @@ def _within(name: str, value: Any) -> Iterator[tuple[str, re.Pattern[Any]]]:
         yield from (one for key, inner in value.items() for one in _within(f"{name}[{key}]", inner))
     elif isinstance(value, tuple | list):
         yield from (one for n, inner in enumerate(value) for one in _within(f"{name}[{n}]", inner))
-    elif isinstance(value, causes.Cause):
-        for text in (*value.signs, *value.weak, *value.facts):
+    elif isinstance(value, cause_row.Cause):
+        for text in (*value.signs, *value.hints, *value.facts):
             yield f"{name} {value.verdict} {text}", re.compile(text)
+        yield f"oom_functions[{value.verdict}]", re.compile(value.oom_functions)
     elif is_dataclass(value) and not isinstance(value, type):
         yield from (one for field in fields(value) for one in _within(name, getattr(value, field.name)))
 
 
 def _patterns() -> dict[str, re.Pattern[Any]]:
-    modules = [f"kvwatch.logs.{one.name}" for one in pkgutil.iter_modules(kvwatch.logs.__path__)]
+    modules = [one.name for one in pkgutil.walk_packages(kvwatch.logs.__path__, "kvwatch.logs.")]
     found: dict[str, re.Pattern[Any]] = {}
     for module in (*modules, "kvwatch.text.redact", "kvwatch.sidecar.log"):
         for name, value in vars(importlib.import_module(module)).items():
@@ -96,6 +98,6 @@ def test_steps_are_counted_of_the_same_match_that_is_found() -> None:
 
 
 def test_tables_of_wordings_are_among_the_patterns() -> None:
-    tables = [row.pattern for row in log_patterns.WORDINGS]
-    tables += [re.compile(text) for row in causes.CAUSES for text in (*row.signs, *row.weak, *row.facts)]
+    tables = [row.pattern for row in log_patterns.PATTERNS]
+    tables += [re.compile(text) for row in causes.CAUSES for text in (*row.signs, *row.hints, *row.facts)]
     assert {one.pattern for one in tables if repeats(one)} <= PATTERNS.keys()

@@ -1,7 +1,7 @@
-"""A real Chromium, and pages in it that report whatever goes wrong inside.
+"""A real Chromium, and pages in it that fail a test on any error in the page.
 
-Playwright drives Debian's own Chromium: it waits by itself for what a page becomes, types keys, and plays a phone, a
-dark screen and a reader who wants no motion.
+Playwright drives Debian's Chromium. It waits for changes of the page, types keys, and emulates a phone, dark mode and
+reduced motion.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ WIDE, NARROW = (1200, 900), (360, 780)
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """The browser; a missing one is a failure. While it is open this thread has a running event loop, so that it
-    must be closed before other tests start theirs."""
+    """The browser. While it is open, this thread has a running event loop, so it must be closed before other tests
+    start theirs."""
     found = shutil.which("chromium")
     assert found, "no chromium on PATH: run `make tools`"
     with sync_playwright() as playwright, playwright.chromium.launch(executable_path=found) as browser:
@@ -31,18 +31,18 @@ def chromium() -> Iterator[Browser]:
 
 
 @dataclass
-class Seen:
-    """What a page did behind its reader's back."""
+class PageLog:
+    """Errors and requests of a page."""
 
     errors: list[str] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
     def watch(self, page: Page) -> None:
         page.on(
             "console", lambda one: self.errors.append(one.text) if one.type in {"error", "warning"} else None
         )
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("request", lambda request: self.asked.append(request.url))
+        page.on("request", lambda request: self.requests.append(request.url))
 
 
 Opens = Callable[..., Page]
@@ -50,7 +50,7 @@ Opens = Callable[..., Page]
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    """A kvwatch that watches nothing yet."""
+    """A kvwatch without targets."""
     one = Served()
     with one.serving():
         yield one
@@ -58,21 +58,21 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def opened(chromium: Browser, served: Served) -> Iterator[Opens]:
-    """Opens the page of `served`, live; at the end nothing went wrong in it, and no other host was asked."""
-    seen = Seen()
+    """Opens the live page of `served`. Fails on any error in it and on any request to another host."""
+    log = PageLog()
     with ExitStack() as stack:
 
         def opens(size: tuple[int, int] = WIDE, **how: Any) -> Page:
             viewport = {"width": size[0], "height": size[1]}
             page = stack.enter_context(chromium.new_context(viewport=viewport, **how)).new_page()  # type: ignore[arg-type]
             page.set_default_timeout(10_000)
-            seen.watch(page)
+            log.watch(page)
             page.goto(served.url)
             if how.get("java_script_enabled", True):
                 page.locator("#live", has_text="Live").wait_for()
             return page
 
         yield opens
-    assert seen.errors == []
-    assert seen.asked
-    assert [url for url in seen.asked if not url.startswith(served.url)] == []
+    assert log.errors == []
+    assert log.requests
+    assert [url for url in log.requests if not url.startswith(served.url)] == []

@@ -16,7 +16,8 @@ from pathlib import Path
 from kvwatch.core.dialect.vllm import sample_names
 from kvwatch.core.judgement.pipeline import next_pace
 from kvwatch.core.judgement.policy import Policy
-from kvwatch.core.model.outcome import Pace, Scrape, ScrapeError, ServerInfo
+from kvwatch.core.model.outcome import Pace, Scrape, ScrapeError
+from kvwatch.core.model.server_info import ServerInfo
 from tests.replay.scenario import Phase, Scenario, Value, constant, read, seconds, whole
 from tests.support.pages import MODEL, labelled
 from tests.support.watch import WALL, Watch

@@ -11,12 +11,17 @@ from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from kvwatch.core.history.regimes import Regime
+from kvwatch.core.judgement.lifecycle import Stage
+from kvwatch.core.judgement.pipeline import advance
 from kvwatch.core.judgement.state import initial
-from kvwatch.mixin import settings_table
+from kvwatch.core.model.outcome import Scrape
+from kvwatch.mixin import markdown_tables
 from kvwatch.settings import Settings, SettingsError, TargetSettings, load, show
 from kvwatch.settings.provenance import provenance
+from kvwatch.settings.server_urls import same_server
 from kvwatch.settings.sources import key
-from kvwatch.settings.target_settings import overridden, same_server
+from kvwatch.settings.target_settings import with_overrides
 
 
 @pytest.fixture(autouse=True)
@@ -107,11 +112,11 @@ def test_everything_wrong_is_said_at_once_as_the_user_spelled_it(
     said = "\n".join(found)
     assert "geheim" not in said
     for part in (
-        f"{file}: intervall: no such setting; did you mean interval?",
+        f"{file}: intervall: unknown setting; did you mean interval?",
         f"{file}: log_level loud: must be 'debug'",
         "KVWATCH_DUTY_CYCLE 2: must be above 0 and at most 0.5",
-        "--targets, target 1 url http://***@gpu: a user name or password in a URL shows up in logs",
-        "--targets, target 2 url ftp://gpu: the scheme ftp is not understood",
+        "--targets, target 1 url http://***@gpu: a URL must not contain a user name",
+        "--targets, target 2 url ftp://gpu: unknown scheme ftp; use http:// or https://",
         "--port x: must be a whole number",
         "--disable: kv_trashing is not a symptom; did you mean kv_thrashing?",
         "--threshold: threshold 'kv_exhausted.shar' is unknown; did you mean kv_exhausted.share?",
@@ -130,24 +135,27 @@ def test_everything_wrong_is_said_at_once_as_the_user_spelled_it(
         ({"interval_s": "0"}, "--interval 0: must be from 0.05 to 3600 seconds"),
         (
             {"interval_s": "soon"},
-            "--interval soon: not a duration: write seconds, or for example 30s, 5m, 1h",
+            "--interval soon: not a duration; write seconds, or for example 30s, 5m, 1h",
         ),
         ({"timeout_s": "1"}, "--timeout 1: must be below the interval of 1 s"),
         (
             {"interval_s": "5", "max_interval_s": "2"},
-            "--max-interval 2: must not be below the interval of 5 s",
+            "--max-interval 2: must not be below the interval of 5 s; raise it, or shorten the interval",
         ),
-        ({"max_body_bytes": "huge"}, "--max-body-bytes huge: not a size"),
+        ({"max_body_bytes": "huge"}, "--max-body-bytes huge: not a size; write bytes, or for example 16MiB"),
         ({"history_s": 10}, "--history 10: must be from 300"),
         ({"port": 70_000}, "--port 70000: must be from 0 to 65535"),
-        ({"targets": "a=gpu1,a=gpu2"}, "--targets: two targets are named a"),
-        ({"targets": ""}, "--targets: name at least one target"),
+        ({"targets": "a=gpu1,a=gpu2"}, "--targets: two targets are named a; give each its own name"),
+        ({"targets": ""}, "--targets: no target; name at least one"),
         (
             {"targets": '[{"url": "x", "tokn": "geheim"}]'},
-            "target 1 tokn: a target has no such field; did you mean",
+            "target 1 tokn: unknown field; did you mean",
         ),
-        ({"targets": '[{"url": "x", "token": "geheim"'}, "--targets: looks like JSON but is not"),
-        ({"tls_cert": __file__}, "--tls-key (KVWATCH_TLS_KEY): tls_cert and tls_key go together"),
+        ({"targets": '[{"url": "x", "token": "geheim"'}, "--targets: invalid JSON: "),
+        (
+            {"tls_cert": __file__},
+            "--tls-key (KVWATCH_TLS_KEY): tls_cert and tls_key belong together; set both or none",
+        ),
         ({"api_token_file": "/not/there"}, "--api-token-file /not/there: can't read this file: No such file"),
         ({"config": "/not/there.toml"}, "/not/there.toml: can't read the settings file: No such file"),
         ({"thresholds": ["x"]}, "--threshold: 'x' is not of the form name=value"),
@@ -172,7 +180,7 @@ def test_a_long_interval_stretches_the_limits_that_nobody_set() -> None:
     assert "backoff_max = 10  # default\n" in show(load({"interval_s": "10s"}))
     assert provenance(settings)["backoff_max"]["as"] == "raised to the interval"
     assert problems(interval_s="1m", max_interval_s="15") == (
-        "--max-interval 15: must not be below the interval of 60 s",
+        "--max-interval 15: must not be below the interval of 60 s; raise it, or shorten the interval",
     )
 
 
@@ -207,7 +215,35 @@ def test_a_variable_that_is_no_setting_is_noted(monkeypatch: pytest.MonkeyPatch)
 def test_one_setting_under_two_names_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVWATCH_INTERVAL", "3")
     monkeypatch.setenv("KVWATCH_INTERVAL_S", "4")
-    assert problems() == ("KVWATCH_INTERVAL_S: given twice, also as KVWATCH_INTERVAL; keep one",)
+    assert problems() == ("KVWATCH_INTERVAL_S: set twice, also as KVWATCH_INTERVAL; keep one",)
+
+
+@pytest.mark.parametrize("spelling", ["sglang", "sglang:"])
+def test_an_alias_may_have_a_prefix_of_the_operators_own(spelling: str) -> None:
+    """A page of another server is judged by the full names of its metrics."""
+    names = {
+        "kv_cache_usage_ratio": "sglang:token_usage",
+        "requests_running": "sglang:num_running_reqs",
+        "requests_waiting": "sglang:num_queue_reqs",
+        "generation_tokens_total": "sglang:gen_tokens_total",
+        "prompt_tokens_total": "sglang:prompt_tokens_total",
+    }
+    settings = load({"aliases": json.dumps(names), "spellings": spelling})
+    state = initial("sglang", settings.policy(settings.targets[0]))
+    labels = '{engine="0",model_name="m"}'
+    for second in range(180):
+        numbers = (0.99, 8, 20, 100 * second, 100 * second)
+        lines = [f"{name}{labels} {number}" for name, number in zip(names.values(), numbers, strict=True)]
+        state, _ = advance(state, Scrape("\n".join([*lines, ""]).encode(), float(second)), float(second))
+    (engine,) = state.engines.values()
+    assert engine.regime is Regime.KV_LIMITED
+    assert engine.symptoms["kv_exhausted"].stage is Stage.FIRING
+
+
+def test_an_alias_with_a_prefix_that_is_not_read_is_a_mistake() -> None:
+    assert problems(aliases="requests_running=sglang:num_running_reqs") == (
+        "--alias: the prefix of 'sglang:num_running_reqs' is not read: add 'sglang:' to spellings",
+    )
 
 
 def test_the_policy_is_what_the_judgement_takes() -> None:
@@ -300,8 +336,8 @@ def test_every_entry_that_is_wrong_is_told_in_one_run(
         "--alias: requests_runing is not a signal; did you mean requests_running?",
         "--alias: 'b!' is not a metric name",
         "--alias: 'kv_cache_usage_ratio' is not of the form name=value",
-        "--targets: looks like JSON but is not",
-        "--targets, target 1 url ftp://gpu: the scheme ftp is not understood",
+        "--targets: invalid JSON: ",
+        "--targets, target 1 url ftp://gpu: unknown scheme ftp; use http:// or https://",
         "--targets: two targets are named a",
         "--spelling: 'a b' is not a prefix of metric names",
         "--spelling: 'c{' is not a prefix of metric names",
@@ -351,7 +387,7 @@ def test_what_is_wrong_with_settings_that_are_not_used_is_a_note(
     assert settings.thresholds == {"kv_exhausted.share": 0.4, "kv_exhausted.for": 1}
     assert (settings.history_s, settings.interval_s) == (1200, 1)
     (note,) = settings.notes
-    for part in ("KVWATCH_PORT x", "KVWATCH_INTERVAL 0", f"{file}: prot: no such", "log_level loud"):
+    for part in ("KVWATCH_PORT x", "KVWATCH_INTERVAL 0", f"{file}: prot: unknown setting", "log_level loud"):
         assert part in note
     with pytest.raises(SettingsError) as raised:
         load({"config": str(file)}, used=used | {"port"})
@@ -364,7 +400,7 @@ def test_what_is_wrong_with_settings_that_are_not_used_is_a_note(
 def test_the_table_of_settings_says_what_may_be_given_and_no_flag_for_secrets() -> None:
     rows = {
         cells[2].strip("` "): [cell.strip() for cell in cells]
-        for line in settings_table.settings().splitlines()
+        for line in markdown_tables.settings().splitlines()
         if len(cells := line.split("|")) == 6
     }
     assert rows["KVWATCH_API_TOKEN"][1] == ""
@@ -372,7 +408,7 @@ def test_the_table_of_settings_says_what_may_be_given_and_no_flag_for_secrets() 
     assert rows["KVWATCH_LOG_FORMAT"][4].endswith(": `text`, `json`")
     assert rows["KVWATCH_NARROW"][4].endswith(": `auto`, `never`")
     assert rows["KVWATCH_MAX_INTERVAL"][4].endswith("at least the interval")
-    assert "default: host:port of the URL; where no target is given, vllm" in settings_table.settings()
+    assert "default: host:port of the URL; vllm if no target is set" in markdown_tables.settings()
 
 
 def test_every_setting_says_what_it_is_and_in_which_unit() -> None:
@@ -386,12 +422,12 @@ def test_a_target_keeps_what_was_said_of_it_where_one_field_is_overridden(tmp_pa
     file = tmp_path / "token"
     file.write_text("geheim\n")
     (target,) = load({"targets": [{"url": "gpu1", "token_file": str(file), "insecure_tls": True}]}).targets
-    (again,) = load({"targets": [overridden(target, {"max_num_seqs": 8})]}).targets
+    (again,) = load({"targets": [with_overrides(target, {"max_num_seqs": 8})]}).targets
     assert again == target.model_copy(update={"max_num_seqs": 8})
     other = tmp_path / "other"
     other.write_text("anders")
     (held,) = load({"targets": [{"url": "gpu1", "token": "geheim"}]}).targets
-    (again,) = load({"targets": [overridden(held, {"token_file": other})]}).targets
+    (again,) = load({"targets": [with_overrides(held, {"token_file": other})]}).targets
     assert again.token is not None
     assert again.token.get_secret_value() == "anders"
 
@@ -498,9 +534,9 @@ def test_gpu_settings_are_written_as_people_write_them(monkeypatch: pytest.Monke
     ("given", "told"),
     [
         ({"gpu": "cuda"}, "--gpu cuda: must be 'auto', 'dcgm', 'nvml' or 'off'"),
-        ({"gpu": "nvml", "gpu_url": "gpu1:9400"}, "--gpu-url gpu1:9400: given beside gpu = nvml"),
-        ({"gpu_url": "ftp://gpu1"}, "--gpu-url ftp://gpu1: the scheme ftp is not understood"),
-        ({"gpu_url": "http://me:geheim@gpu1:9400"}, "a user name or password in a URL shows up in logs"),
+        ({"gpu": "nvml", "gpu_url": "gpu1:9400"}, "--gpu-url gpu1:9400: set together with gpu = nvml"),
+        ({"gpu_url": "ftp://gpu1"}, "--gpu-url ftp://gpu1: unknown scheme ftp"),
+        ({"gpu_url": "http://me:geheim@gpu1:9400"}, "a URL must not contain a user name or password"),
         ({"gpu_interval_s": "0.1"}, "--gpu-interval 0.1: must be from 0.5 to 3600 seconds"),
     ],
 )
@@ -569,16 +605,18 @@ def test_several_alertmanagers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_wrong_with_an_alertmanager_is_said_without_secrets() -> None:
     (user, scheme) = problems(alertmanagers=["http://u:hidden@am", "ftp://am"])
-    assert user.startswith("--alertmanager, Alertmanager 1 url http://***@am: a user name or password")
+    assert user.startswith(
+        "--alertmanager, Alertmanager 1 url http://***@am: a URL must not contain a user name"
+    )
     assert "hidden" not in user
-    assert "Alertmanager 2 url ftp://am: the scheme ftp" in scheme
+    assert "Alertmanager 2 url ftp://am: unknown scheme ftp" in scheme
     (twice,) = problems(alertmanagers=["a=am1", "a=am2"])
     assert "two Alertmanagers are named a" in twice
     (strange,) = problems(alertmanagers=['{"url": "am", "tokn": "hidden"}'])
-    assert "an Alertmanager has no such field; did you mean token?" in strange
+    assert "unknown field; did you mean token?" in strange
     assert "hidden" not in strange
     assert "from 1 to 3600" in problems(notify_repeat_s="0.5")[0]
-    assert "it is shown in alerts" in problems(external_url="http://u:p@kvwatch")[0]
+    assert "alerts show this one; leave it out" in problems(external_url="http://u:p@kvwatch")[0]
 
 
 def test_alertmanagers_in_a_file_are_shown_without_their_tokens(tmp_path: Path) -> None:
@@ -600,12 +638,12 @@ def test_alertmanagers_in_a_file_are_shown_without_their_tokens(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ('username = "u"', "username and password (or password_file) go together"),
-        ('password = "secret"', "username and password (or password_file) go together"),
-        ('username = "u"\npassword = "secret"\ntoken = "secret"', "given beside a token"),
-        ('username = "a:b"\npassword = "secret"', "a user name is a line of text without a colon"),
-        ('cert_file = "{cert}"', "a certificate is only shown over TLS"),
-        ('key_file = "{cert}"', "given without cert_file"),
+        ('username = "u"', "username and password (or password_file) belong together"),
+        ('password = "secret"', "username and password (or password_file) belong together"),
+        ('username = "u"\npassword = "secret"\ntoken = "secret"', "set together with a token"),
+        ('username = "a:b"\npassword = "secret"', "not a user name; write one line without a colon"),
+        ('cert_file = "{cert}"', "a client certificate requires TLS"),
+        ('key_file = "{cert}"', "set without cert_file"),
         ('cert_file = "/nowhere"', "can't read this file"),
     ],
 )

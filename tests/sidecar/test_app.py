@@ -40,16 +40,17 @@ from kvwatch.core.judgement.state import State, Transition, initial
 from kvwatch.core.judgement.symptoms import SYMPTOMS, Verdict
 from kvwatch.core.model.outcome import Failure, Scrape, ScrapeError
 from kvwatch.core.model.snapshot import EngineKey
-from kvwatch.sidecar.page import assets, document, style
+from kvwatch.sidecar.page import assets, document
 from kvwatch.sidecar.serving import schemas
 from kvwatch.sidecar.serving.app import build
 from kvwatch.sidecar.serving.collector import StateCollector, registry_of
+from kvwatch.sidecar.serving.metrics_text import Renderer
 from kvwatch.sidecar.serving.middleware import TokenAuth
-from kvwatch.sidecar.serving.rendering import Renderer
 from kvwatch.sidecar.store import FailedScrape, Store
 from kvwatch.text.evidence import format_value
 from kvwatch.text.numbers import format_duration
 from tests.support.loopback import RECORDINGS, TurnedClock, pages
+from tests.support.page_colours import CSS, DARK, LIGHT, LINES, REGIMES
 
 SATURATED = "0.32.0--c-kv-saturation.jsonl.gz"
 TWO_ENGINES = "0.32.0--j-data-parallel-2.jsonl.gz"
@@ -101,7 +102,7 @@ def clock_of(store: Store) -> TurnedClock:
 
 def app_of(store: Store, token: str | None = None) -> FastAPI:
     clock = clock_of(store)
-    return build(store, registry_of(store, clock), clock, gate=TokenAuth(token))
+    return build(store, registry_of(store, clock), clock, auth=TokenAuth(token))
 
 
 def ask(app: FastAPI, path: str, method: str = "GET", **headers: str) -> httpx.Response:
@@ -421,13 +422,13 @@ def test_a_finding_that_can_not_be_told_any_more_is_not_current_and_says_why() -
     assert target["findings"] == found
     current = {one["symptom"]: (one["current"], one["reason"]) for one in found}
     assert current.pop("target_down") == (True, None)
-    why = "Whether it still holds can't be told for 44 s: the server is not scraped"
+    why = "The condition has been unknown for 44 s: the server is not scraped"
     assert current
     assert set(current.values()) == {(False, why)}
     assert {one["current"] for one in data(app_of(saturated()), "/api/v1/findings")["findings"]} == {True}
-    schema = data(app, "/openapi.json")["components"]["schemas"]["Finding"]
+    schema = data(app, "/openapi.json")["components"]["schemas"]["FindingSchema"]
     assert {"current", "reason"} <= set(schema["required"])
-    assert "can't be told" in schema["properties"]["current"]["description"]
+    assert "unknown" in schema["properties"]["current"]["description"]
 
 
 def test_events_hold_every_transition() -> None:
@@ -466,7 +467,7 @@ def test_every_column_of_a_history_has_its_unit() -> None:
         ),
         "tokens, increase",
     )
-    assert data(app_of(store_of(SATURATED)), "/api/v1/history")["units"] == tokens | {
+    known = tokens | {
         "at": "unix seconds",
         "kv_cache_usage_ratio": "ratio, 0 to 1",
         "requests_running": "requests",
@@ -483,6 +484,10 @@ def test_every_column_of_a_history_has_its_unit() -> None:
         "iteration_tokens": "engine steps, increase",
         "request_prompt_tokens": "requests, increase",
     }
+    told = data(app_of(store_of(SATURATED)), "/api/v1/history")
+    assert known.items() <= told["units"].items()
+    assert set(told["units"]) == set(told["engines"][0]["columns"])
+    assert all(told["units"].values())
 
 
 def test_history_of_the_columns_asked_for() -> None:
@@ -493,10 +498,7 @@ def test_history_of_the_columns_asked_for() -> None:
     assert told["engines"][0]["columns"] == {name: whole[name] for name in ("at", "requests_waiting")}
     answer = ask(app, "/api/v1/history?columns=at,requests_wating")
     assert answer.status_code == 404
-    assert (
-        "no column is called 'requests_wating'; known: admission_rejections_total, at, "
-        in answer.json()["error"]
-    )
+    assert "no column 'requests_wating'; known: admission_rejections_total, at, " in answer.json()["error"]
 
 
 def test_history_tells_how_late_first_tokens_came() -> None:
@@ -595,7 +597,7 @@ def test_a_span_that_makes_no_sense_is_refused_with_one_message(seconds: str) ->
 
 def test_failures_are_shown_with_the_beginning_of_what_came() -> None:
     store = store_of(SATURATED)
-    store.failed(FailedScrape("vllm", 5.0, Failure.HTTP_STATUS, "HTTP status 500", "<h1>sorry"))
+    store.record_failure(FailedScrape("vllm", 5.0, Failure.HTTP_STATUS, "HTTP status 500", "<h1>sorry"))
     assert data(app_of(store), "/debug/last-failures")["failures"] == [
         {
             "target": "vllm",
@@ -672,7 +674,7 @@ def test_the_description_is_for_users_and_says_what_every_parameter_is() -> None
         *("seconds", "latency_seconds", "columns"),
     ]
     assert all(one["description"] for one in parameters)
-    life = told["components"]["schemas"]["Lifecycle"]["properties"]
+    life = told["components"]["schemas"]["LifecycleSchema"]["properties"]
     assert "unix seconds" in life["since_at"]["description"]
     assert "since" not in life
 
@@ -844,7 +846,7 @@ def test_a_browser_is_told_to_load_nothing_from_elsewhere_and_to_run_nothing_in_
 
 
 @pytest.mark.parametrize(
-    "path", ["/static/nothing.js", "/static/..%2fstyle.py", "/static/uplot", "/runbooks/nothing.md"]
+    "path", ["/static/nothing.js", "/static/..%2fassets.py", "/static/uplot", "/runbooks/nothing.md"]
 )
 def test_only_the_files_of_the_page_are_served(path: str) -> None:
     answer = ask(app_of(before_the_first_scrape()), path)
@@ -879,8 +881,9 @@ def words_of(store: Store) -> str:
 
 def rows_of(store: Store) -> list[list[str]]:
     """The cells of the table of engines, as text."""
-    rows = re.findall(r"<tr>(.*?)</tr>", table_of(store))[1:]
-    return [[re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] for row in rows]
+    rows = re.findall(r"<tr>(.*?)</tr>", table_of(store), re.DOTALL)[1:]
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows]
+    return [[" ".join(re.sub(r"<.*?>", "", cell).split()) for cell in row] for row in cells]
 
 
 def table_of(store: Store) -> str:
@@ -936,12 +939,12 @@ def test_the_page_shows_causes_and_values_in_words() -> None:
             f"{format_value(name, value)} {name}" in words for name, value in found["evidence"].items()
         )
     assert not re.search(r"\d(\.\d+)?e[+-]\d", words)
-    assert "reading the whole page" in words
+    assert "every 1 s, the whole page" in words
 
 
 def test_a_finding_of_a_whole_server_has_no_engine_and_no_stray_comma() -> None:
     words = words_of(while_long_down())
-    assert re.search(r"target_down for \d+ s", words)
+    assert re.search(r"target_down firing for \d+ s on vllm ", words)
     assert " ," not in words
 
 
@@ -957,8 +960,8 @@ def while_long_down() -> Store:
 
 def test_what_fires_but_can_not_be_told_any_more_says_so() -> None:
     words = words_of(while_long_down())
-    assert "Whether it still holds can't be told for 44 s: the server is not scraped." in words
-    assert "act on that first" in words
+    assert "The condition has been unknown for 44 s: the server is not scraped." in words
+    assert "Caused by target_down: fix that first." in words
 
 
 def test_what_fires_though_its_condition_is_clear_says_so() -> None:
@@ -976,15 +979,12 @@ def test_what_fires_though_its_condition_is_clear_says_so() -> None:
     store.publish(state)
     life = life_of(state, firing[0])
     keep_s = state.limits[f"{firing[0].symptom.id}.keep"]
-    clear, kept = format_duration(life.progressed), format_duration(keep_s)
-    assert f"The condition has been clear for {clear}; it is kept for {kept}" in words_of(store)
+    clear, kept = format_duration(life.verdict_for_s), format_duration(keep_s)
+    assert f"The condition has been clear for {clear}; the finding stays for {kept}" in words_of(store)
 
 
 def life_of(state: State, one: Finding) -> Lifecycle:
     return next(life for key, name, life in lifecycles(state) if (key, name) == (one.key, one.symptom.id))
-
-
-CSS = assets.static("page.css")[0].decode()
 
 
 def luminance(colour: str) -> float:
@@ -995,27 +995,27 @@ def luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-@pytest.mark.parametrize("colours", [style.LIGHT, style.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
 def test_every_text_can_be_read_in_light_and_in_the_dark(colours: dict[str, str]) -> None:
     paper = luminance(colours["paper"])
-    for name in colours.keys() - {"paper", "line"}:
+    for name in colours.keys() - {"paper", "line", *LINES}:
         low, high = sorted((luminance(colours[name]), paper))
         assert (high + 0.05) / (low + 0.05) >= 4.5, name
     assert "opacity" not in CSS
-    assert set(re.findall(r"var\(--(\w+)\)", CSS)) <= {*colours, *style.LINES, "swatch"}
+    assert set(re.findall(r"var\(--(\w+)\)", CSS)) <= {*colours, "swatch"}
 
 
-@pytest.mark.parametrize(("colours", "which"), [(style.LIGHT, 0), (style.DARK, 1)], ids=["light", "dark"])
-def test_every_line_can_be_seen_in_light_and_in_the_dark(colours: dict[str, str], which: int) -> None:
+@pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
+def test_every_line_can_be_seen_in_light_and_in_the_dark(colours: dict[str, str]) -> None:
     paper = luminance(colours["paper"])
-    for name, pair in style.LINES.items():
-        low, high = sorted((luminance(pair[which]), paper))
+    for name in LINES:
+        low, high = sorted((luminance(colours[name]), paper))
         assert (high + 0.05) / (low + 0.05) >= 3, name
 
 
 def test_every_regime_has_a_colour_of_its_own() -> None:
-    assert set(style.REGIMES) == set(Regime)
-    assert len(set(style.REGIMES.values())) == len(Regime)
+    assert set(REGIMES) == set(Regime)
+    assert len(set(REGIMES.values())) == len(Regime)
 
 
 def test_every_link_of_the_page_leads_somewhere() -> None:
@@ -1076,7 +1076,9 @@ def test_an_engine_has_a_page_of_its_own(engine: int) -> None:
         str(engine)
     ]
     assert re.findall(
-        r'<tr aria-current="page"><td data-name="model">.*?<td data-name="engine">(\d+)</td>', page.text
+        r'<tr aria-current="page">\s*<td data-name="model">.*?<td data-name="engine">(\d+)</td>',
+        page.text,
+        re.DOTALL,
     ) == [str(engine)]
 
 
@@ -1084,18 +1086,18 @@ def test_the_page_of_an_engine_that_is_not_there_is_one_line() -> None:
     for asked in ("target=vllm&model_name=tiny-llama&engine=16", "target=other", "target=vllm"):
         answer = ask(app_of(many_engines(16)), f"/engine?{asked}")
         assert answer.status_code == 404
-        assert answer.json() == {"error": "no such engine is watched; / lists those that are"}
+        assert answer.json() == {"error": "no such engine; see / for all engines"}
 
 
 def test_many_who_look_cost_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     wrote: list[float] = []
-    parts = document._parts
+    parts = document.page_parts
 
     def counted(store: Store, now: float, of: EngineKey | None) -> Iterator[str]:
         wrote.append(now)
         return parts(store, now, of)
 
-    monkeypatch.setattr(document, "_parts", counted)
+    monkeypatch.setattr(document, "page_parts", counted)
     app = app_of(saturated())
 
     async def run() -> set[str]:
@@ -1121,4 +1123,4 @@ def test_an_error_of_ours_is_json_too() -> None:
 
     answer = asyncio.run(run())
     assert answer.status_code == 500
-    assert answer.json() == {"error": "kvwatch failed at this request; its log says how"}
+    assert answer.json() == {"error": "kvwatch failed at this request; see its log"}

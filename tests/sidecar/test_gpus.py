@@ -31,10 +31,10 @@ from kvwatch.core.judgement.state import State, initial
 from kvwatch.core.model.gpu import NO_DATA, OFF, Gpu, GpuReading
 from kvwatch.settings import Settings, TargetSettings
 from kvwatch.sidecar import log
+from kvwatch.sidecar.daemon_threads import CallTimeout, IsolatedCall
 from kvwatch.sidecar.http_client import client_for
 from kvwatch.sidecar.polling.gpu_reader import Dcgm, GpuReader, GpuSource, choose
-from kvwatch.sidecar.polling.isolated_call import CallTimeout, IsolatedCall
-from kvwatch.sidecar.polling.nvml import NO_LIBRARY, Library, Nvml, installed
+from kvwatch.sidecar.polling.nvml import NO_LIBRARY, Nvml, import_pynvml
 from kvwatch.sidecar.polling.poller import Poller
 from kvwatch.sidecar.polling.scrape import Scraper
 from kvwatch.sidecar.service import serve
@@ -117,7 +117,7 @@ def test_whatever_an_exporter_does_is_a_reading_with_the_reason(handler: Handler
 def test_an_exporter_that_hangs_is_a_reading_with_the_reason() -> None:
     found = exported(hangs, gpu_interval_s=0.5)
     assert found.gpus == ()
-    assert "timeout: no whole answer within 0.45 s" in found.reason
+    assert "timeout: no complete answer within 0.45 s" in found.reason
 
 
 def test_nobody_there_is_a_reading_with_the_reason() -> None:
@@ -330,17 +330,17 @@ def test_a_driver_that_hangs_is_a_reading_and_is_not_asked_twice_at_once() -> No
         assert driver.shutdowns == 0, "it can't be let go of while it hangs"
         assert driver.block is not None
         driver.block.set()
-        await eventually(lambda: not source._aside._busy.is_set())
+        await eventually(lambda: not source._call._busy.is_set())
         return first, second, await source.read()
 
     first, second, third = asyncio.run(run())
     assert first.reason == "the driver hangs: no answer within 0.05 s"
-    assert second.reason == "the driver hangs: it has not answered yet to what it was asked before"
+    assert second.reason == "the driver hangs: the call before it has not returned yet"
     assert len(third.gpus) == 2
 
 
 def test_without_the_library_it_says_how_to_have_it() -> None:
-    def missing() -> Library:
+    def missing() -> Any:
         raise ImportError("No module named 'pynvml'")
 
     found = asyncio.run(Nvml(5.0, missing).read())
@@ -357,8 +357,8 @@ def test_the_real_library_without_a_driver_is_a_reading() -> None:
 
 
 def test_the_real_library_has_what_is_asked_of_it() -> None:
-    """Names in the protocol exist, and can be called so."""
-    library = installed()
+    """The names of the fake driver exist, and accept the same arguments."""
+    library = import_pynvml()
     for name in (name for name in dir(Driver) if name.startswith("nvml")):
         played = list(inspect.signature(getattr(Driver, name)).parameters)[1:]
         inspect.signature(getattr(library, name)).bind(*played)
@@ -373,10 +373,10 @@ def test_answers_and_errors_of_a_call_come_back() -> None:
         raise KeyError("x")
 
     async def run() -> int:
-        aside = IsolatedCall("x")
+        isolated = IsolatedCall("x")
         with pytest.raises(KeyError):
-            await aside.call(fails, 5)
-        return await aside.call(lambda: 3, 5)
+            await isolated.run(fails, 5)
+        return await isolated.run(lambda: 3, 5)
 
     assert asyncio.run(run()) == 3
 
@@ -389,20 +389,20 @@ def test_an_answer_after_the_end_of_the_loop_breaks_nothing(caplog: pytest.LogCa
         came.set()
         return 1
 
-    aside = IsolatedCall("x")
+    isolated = IsolatedCall("x")
 
     async def cancelled() -> None:
-        task = asyncio.create_task(aside.call(late, 30))
+        task = asyncio.create_task(isolated.run(late, 30))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         with pytest.raises(CallTimeout):
-            await aside.call(late, 30)
+            await isolated.run(late, 30)
 
     asyncio.run(cancelled())
     held.set()
     assert came.wait(30)
-    asyncio.run(eventually_free(aside))
+    asyncio.run(eventually_free(isolated))
     assert caplog.records == []
 
 
@@ -416,20 +416,20 @@ def test_an_error_that_comes_too_late_is_nobodys() -> None:
 
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        aside = IsolatedCall("x")
+        isolated = IsolatedCall("x")
         with pytest.raises(CallTimeout):
-            await aside.call(fails_late, 0.01)
+            await isolated.run(fails_late, 0.01)
         held.set()
-        await eventually_free(aside)
+        await eventually_free(isolated)
         gc.collect()
 
     asyncio.run(run())
     assert complaints == []
 
 
-async def eventually_free(aside: IsolatedCall) -> None:
-    await eventually(lambda: not aside._busy.is_set())
-    assert await aside.call(lambda: 2, 5) == 2
+async def eventually_free(isolated: IsolatedCall) -> None:
+    await eventually(lambda: not isolated._busy.is_set())
+    assert await isolated.run(lambda: 2, 5) == 2
 
 
 # -- which source --------------------------------------------------------------------------------------------------
@@ -542,7 +542,7 @@ def test_it_reads_at_the_interval_and_closes_the_source(logged: io.StringIO) -> 
     assert source.asked == reader.newest[0] == 12
     assert source.closed == 1
     (line,) = lines(logged)
-    assert (line["message"], line["source"], line["gpus"]) == ("GPUs are read", "played", ["0"])
+    assert (line["message"], line["source"], line["gpus"]) == ("GPUs are readable", "played", ["0"])
 
 
 def test_it_backs_off_while_it_fails_and_says_so_once(logged: io.StringIO) -> None:
@@ -555,11 +555,11 @@ def test_it_backs_off_while_it_fails_and_says_so_once(logged: io.StringIO) -> No
     assert clock.slept[9:12] == [5.0] * 3, "it is at its pace again afterwards, and patient anew"
     assert reader.newest[1] == GOOD
     assert [line["message"] for line in lines(logged)] == [
-        "GPUs are read",
-        "GPUs can't be read",
-        "GPUs are read",
-        "GPUs can't be read",
-        "GPUs are read",
+        "GPUs are readable",
+        "GPUs are not readable",
+        "GPUs are readable",
+        "GPUs are not readable",
+        "GPUs are readable",
     ]
     assert lines(logged)[1]["reason"] == "it is down"
     assert lines(logged)[1]["level"] == "warning"
@@ -632,7 +632,7 @@ _HANGS_AT_EXIT = """
 import asyncio, sys, threading, types
 from kvwatch.settings import Settings
 from kvwatch.sidecar.clock import SystemClock
-from kvwatch.sidecar.polling.gpu_reader import read_beside
+from kvwatch.sidecar.polling.gpu_reader import running_gpu_reader
 asked = threading.Event()
 def hangs():
     asked.set()
@@ -640,7 +640,7 @@ def hangs():
 sys.modules["pynvml"] = library = types.ModuleType("pynvml")
 library.nvmlInit = hangs
 async def run():
-    async with read_beside(Settings(targets="http://127.0.0.1:1", gpu="nvml"), SystemClock()):
+    async with running_gpu_reader(Settings(targets="http://127.0.0.1:1", gpu="nvml"), SystemClock()):
         while not asked.is_set():
             await asyncio.sleep(0.01)
 asyncio.run(run())
@@ -695,9 +695,9 @@ def test_a_poller_gives_readings_to_the_judgement(logged: io.StringIO) -> None:
         state = asyncio.run(run(handler))
         assert state.up is up
         assert TOKEN not in str(state.error)
-        assert [gpu.label for gpu in state.gpu.now(state.now or 0.0)] == ["0"]
+        assert [gpu.label for gpu in state.gpu.current(state.now or 0.0)] == ["0"]
         assert state.gpu.outcomes == {"ok": 1, "failed": 0}, "one reading counts once"
-        told = [line for line in lines(logged) if line["message"] == "a GPU of the settings is not there"]
+        told = [line for line in lines(logged) if line["message"] == "configured GPU does not exist"]
         assert [(line["gpus"], line["there"], line["target"]) for line in told] == [
             (["5"], ["0", "1"], "vllm")
         ]

@@ -18,7 +18,7 @@ from kvwatch.core.judgement.symptoms import SYMPTOMS, Severity
 from kvwatch.core.model.outcome import Failure, Scrape, ScrapeError
 from kvwatch.core.model.snapshot import EngineKey
 from kvwatch.sidecar import log
-from kvwatch.sidecar.log_throttle import LogThrottle, RateLimiter
+from kvwatch.sidecar.log import LogThrottle, RateLimiter
 from tests.support.loopback import pages
 
 SATURATED = "0.32.0--c-kv-saturation.jsonl.gz"
@@ -174,10 +174,10 @@ def reached(*polls: tuple[float, bool]) -> list[dict[str, object]]:
     stream = io.StringIO()
     log.configure_logging("json", "debug", stream)
     seen = log.Reachability()
-    error = ScrapeError(Failure.TIMEOUT, "no whole answer within 0.9 s", 0.0)
+    error = ScrapeError(Failure.TIMEOUT, "no complete answer within 0.9 s", 0.0)
     for now, good in polls:
         state = replace(initial("vllm"), now=now, wall=1e9 + now, up=good, error=None if good else error)
-        seen.see(state)
+        seen.update(state)
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
@@ -212,13 +212,13 @@ def test_nothing_that_a_server_says_can_break_a_line_or_forge_one() -> None:
 def test_an_unexpected_error_is_told_with_its_traceback_once_a_minute_and_kind() -> None:
     stream = io.StringIO()
     log.configure_logging("json", "debug", stream)
-    complaints = log.ProblemLog()
+    problems = log.ProblemLog()
     for now in (0.0, 1.0, 59.0, 60.0):
         for error in (ValueError("one"), KeyError("two")):
             try:
                 raise error
             except (ValueError, KeyError) as caught:
-                complaints.about(caught, now, target="vllm")
+                problems.log(caught, now, target="vllm")
     told = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["error"] for line in told] == ["ValueError", "KeyError"] * 2
     assert all("Traceback" in line["traceback"] for line in told)
@@ -258,24 +258,24 @@ def test_endless_kinds_of_complaints_are_bounded_too() -> None:
 def test_engines_that_come_and_go_fast_are_summed_up() -> None:
     stream = io.StringIO()
     log.configure_logging("json", "info", stream)
-    comings, state, many = RateLimiter(), initial("vllm"), 50
+    limiter, state, many = RateLimiter(), initial("vllm"), 50
     for second in range(122):
         keys = [EngineKey("vllm", "m", f"{second}-{n}") for n in range(many)]
         kinds = ("engine_appeared", "engine_vanished")
         events = tuple(Event(float(second), 0.0, kind, key) for key in keys for kind in kinds)
         after = replace(state, now=float(second), events=events if second < 121 else ())
-        log.log_changes(state, after, (), comings)
+        log.log_changes(state, after, (), limiter)
     told = [json.loads(line) for line in stream.getvalue().splitlines()]
-    sums = [line for line in told if "singly" in line["message"]]
+    sums = [line for line in told if "one by one" in line["message"]]
     assert len(told) == 3 * 10 + 2
     assert [(line["engine_appeared"], line["engine_vanished"]) for line in sums] == [(2995, 2995)] * 2
     assert {line["target"] for line in sums} == {"vllm"}
 
 
 def test_a_few_engines_are_told_one_by_one() -> None:
-    comings = RateLimiter()
-    assert all(comings.admits("engine_appeared", 0.0) for _ in range(8))
-    assert comings.rest(60.0) == {}
+    limiter = RateLimiter()
+    assert all(limiter.admits("engine_appeared", 0.0) for _ in range(8))
+    assert limiter.suppressed(60.0) == {}
 
 
 def test_a_traceback_as_text_follows_its_line() -> None:
@@ -284,9 +284,9 @@ def test_a_traceback_as_text_follows_its_line() -> None:
     try:
         math.sqrt(-1)
     except ValueError as caught:
-        log.ProblemLog().about(caught, 0.0)
+        log.ProblemLog().log(caught, 0.0)
     first, *rest = stream.getvalue().splitlines()
-    assert "an error that should not happen" in first
+    assert "unexpected error" in first
     assert rest[0] == "Traceback (most recent call last):"
 
 

@@ -27,7 +27,7 @@ from kvwatch.sidecar import log
 from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.http_client import client_for
 from kvwatch.sidecar.notifying.alertmanager_client import OUTCOMES, Alertmanager, Undelivered
-from kvwatch.sidecar.notifying.notifier import Notifier, page_of
+from kvwatch.sidecar.notifying.notifier import Notifier, page_url
 from kvwatch.sidecar.service import CANNOT_SERVE, serve
 from kvwatch.sidecar.store import Store
 from tests.support.loopback import Asked, Handler, Loopback, TurnedClock, always, serving
@@ -229,8 +229,8 @@ def test_it_backs_off_while_one_is_away_and_says_so_once() -> None:
     asyncio.run(run())
     lines = stream.getvalue().splitlines()
     assert [line.partition("message=")[2].split(" alertmanager=")[0] for line in lines] == [
-        '"an Alertmanager can\'t be told"',
-        '"an Alertmanager takes alerts"',
+        '"Alertmanager accepts no alerts"',
+        '"Alertmanager accepts alerts again"',
     ]
 
 
@@ -343,7 +343,7 @@ def test_the_service_counts_from_zero_and_tells_no_secret() -> None:
     text = asyncio.run(run())
     assert 'kvwatch_notifications_total{alertmanager="am",outcome="http_status"} 0.0' not in text
     assert "kvwatch_notify_last_success_timestamp_seconds{" not in text
-    assert "an Alertmanager can't be told" in stream.getvalue()
+    assert "Alertmanager accepts no alerts" in stream.getvalue()
     assert TOKEN not in text + stream.getvalue()
 
 
@@ -388,4 +388,4 @@ def test_certificates_that_are_none_stop_it_with_a_line(
     ],
 )
 def test_alerts_link_to_where_people_find_the_page(external: str | None, served: str, page: str) -> None:
-    assert page_of(settings_of(external_url=external), served) == page
+    assert page_url(settings_of(external_url=external), served) == page

@@ -40,7 +40,7 @@ def run(recorded: list[bytes], as_narrowed: list[bool]) -> State:
 
 def stages(symptoms: Mapping[str, Lifecycle]) -> dict[str, object]:
     """Where each symptom is. What its evidence hints at may come from families that are read every 15 s."""
-    return {name: (one.stage, one.since, one.verdict, one.progressed) for name, one in symptoms.items()}
+    return {name: (one.stage, one.since, one.verdict, one.verdict_for_s) for name, one in symptoms.items()}
 
 
 @settings(max_examples=12, deadline=None)

@@ -18,12 +18,13 @@ from pydantic import SecretStr
 
 from kvwatch.core.judgement.pipeline import advance
 from kvwatch.core.judgement.state import State, Transition, initial
-from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError, ServerInfo
+from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.settings import Settings, TargetSettings
 from kvwatch.sidecar import log
 from kvwatch.sidecar.http_client import client_for
 from kvwatch.sidecar.polling.narrowing import Narrowing
-from kvwatch.sidecar.polling.pacing import AT_ONCE, Start
+from kvwatch.sidecar.polling.pacing import NO_OFFSET, StartOffset
 from kvwatch.sidecar.polling.poller import Poller, ScrapeSource
 from kvwatch.sidecar.polling.scrape import Scraper
 from kvwatch.sidecar.store import Store
@@ -86,7 +87,7 @@ Judge = Callable[[State, Outcome, float], tuple[State, tuple[Transition, ...]]]
 async def watching(
     handler: Handler,
     judge: Judge = advance,
-    start: Start = AT_ONCE,
+    start: StartOffset = NO_OFFSET,
     turn: asyncio.Semaphore | None = None,
     **more: object,
 ) -> AsyncIterator[Watch]:
@@ -153,7 +154,7 @@ def test_of_large_pages_one_is_judged_at_a_time() -> None:
 
 
 def watched(
-    handler: Handler, seconds: float, judge: Judge = advance, start: Start = AT_ONCE, **more: object
+    handler: Handler, seconds: float, judge: Judge = advance, start: StartOffset = NO_OFFSET, **more: object
 ) -> Watch:
     async def run() -> Watch:
         async with watching(handler, judge, start, None, **more) as watch:
@@ -207,7 +208,7 @@ def test_a_slow_server_stretches_the_interval_and_that_is_told() -> None:
 
 
 def test_a_poller_waits_for_its_turn_and_comes_into_its_own_phase() -> None:
-    watch = watched(VllmLike(pages(HEALTHY), step=1), 6, start=Start(first_s=0.25, phase=0.75))
+    watch = watched(VllmLike(pages(HEALTHY), step=1), 6, start=StartOffset(first_s=0.25, phase=0.75))
     assert [state.now for state, _ in watch.seen] == [1000.25 + n for n in (0, 1.25, 2.25, 3.25, 4.25, 5.25)]
     assert watch.store.poll_stats("vllm").missed_ticks == 0
 
@@ -272,13 +273,13 @@ def test_narrowing_can_be_forbidden() -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ("404 Not Found", "narrowed, the answer is HTTP status 404"),
-        ("lost", "narrowed, the connection failed"),
-        ("late", "narrowed, no whole answer within 0.6 s"),
-        ("broken", "narrowed, the page can't be read: "),
-        ("less", "the narrowed answer lacks 1 of the series, e.g. vllm:request_success_total"),
-        ("narrowed", "a narrowed answer holds all that is read of the whole page"),
-        ("whole", "narrowed, the answer is the whole page all the same: names are not heeded there"),
+        ("404 Not Found", "narrowed scrape failed: the server answers with HTTP status 404"),
+        ("lost", "narrowed scrape failed: the connection failed"),
+        ("late", "narrowed scrape failed: no complete answer within 0.6 s"),
+        ("broken", "the narrowed page is malformed: "),
+        ("less", "the narrowed page lacks 1 series, e.g. vllm:request_success_total"),
+        ("narrowed", "the narrowed page has every series that kvwatch reads"),
+        ("whole", "the server ignores the names: "),
     ],
 )
 def test_why_scrapes_are_narrowed_or_not_is_the_real_reason(answer: str, why: str) -> None:
@@ -304,7 +305,7 @@ def test_why_scrapes_are_narrowed_or_not_is_the_real_reason(answer: str, why: st
     (told,) = [line for line in watch.lines if "narrowed" in line]
     assert told["narrowed"] is (answer == "narrowed")
     assert str(told["why"]).startswith(why)
-    assert ("holds all" in str(told["why"])) is (answer == "narrowed")
+    assert ("every series" in str(told["why"])) is (answer == "narrowed")
 
 
 def less(page: bytes) -> bytes:
@@ -331,7 +332,7 @@ class Late:
     async def scrape(self, pace: Pace, names: Sequence[str] | None = None) -> Scrape | ScrapeError:
         self.kinds += "W" if names is None else "n"
         if round(self.clock.now() - 1000.0) in self.seconds and not (self.whole_only and names):
-            return ScrapeError(Failure.TIMEOUT, "no whole answer within 0.9 s", 0.0)
+            return ScrapeError(Failure.TIMEOUT, "no complete answer within 0.9 s", 0.0)
         return await self.source.scrape(pace, names)
 
     async def facts(self) -> ServerInfo:
@@ -365,7 +366,7 @@ def test_two_late_answers_in_a_row_end_narrowing() -> None:
     watch, asked = late_at(20, 21)
     told = [line for line in watch.lines if "narrowed" in line]
     assert [line["narrowed"] for line in told] == [True, False, True]
-    assert told[1]["why"] == "2 in a row: no whole answer within 0.9 s"
+    assert told[1]["why"] == "2 in a row: no complete answer within 0.9 s"
     assert asked.startswith("Wn" + "n" * 21 + "W")
 
 
@@ -379,11 +380,11 @@ def test_a_whole_page_that_is_late_is_followed_by_a_narrowed_one() -> None:
 def test_a_late_try_while_narrowing_is_in_use_is_made_again() -> None:
     narrowing, state = Narrowing("auto"), initial("vllm")
     late = ScrapeError(Failure.TIMEOUT, "late", 0.0)
-    assert not narrowing.postponed(late, 0.0)  # the first try tells that it can't be used
-    narrowing.probed(state, True, 0.0)
-    assert narrowing.postponed(late, 600.0)
-    assert not narrowing.postponed(late, 660.0)
-    assert not narrowing.postponed(ScrapeError(Failure.HTTP_STATUS, "404", 0.0), 660.0)
+    assert not narrowing.postpone(late, 0.0)  # the first try tells that it can't be used
+    narrowing.record_probe(state, True, 0.0)
+    assert narrowing.postpone(late, 600.0)
+    assert not narrowing.postpone(late, 660.0)
+    assert not narrowing.postpone(ScrapeError(Failure.HTTP_STATUS, "404", 0.0), 660.0)
 
 
 def test_a_server_that_fails_whole_as_narrowed_does_not_end_narrowing() -> None:
@@ -454,8 +455,8 @@ def test_an_answer_without_one_of_two_engines_is_looked_at_whole(how: str) -> No
 def test_an_engine_that_came_after_the_last_whole_page_is_missed_as_well() -> None:
     narrowing = Narrowing("auto")
     one, two = b'a{e="0"} 1\n', b'a{e="0"} 1\na{e="1"} 1\n'
-    narrowing.probed(initial("vllm"), True, 0.0)
-    narrowing.saw_whole(b"# HELP a b\n" + one, 0.0)
+    narrowing.record_probe(initial("vllm"), True, 0.0)
+    narrowing.record_whole(b"# HELP a b\n" + one, 0.0)
     answers = [Scrape(body, 0.0, narrowed=True) for body in (one, two, one)]
     assert [bool(narrowing.objection(answer, ["a"])) for answer in answers] == [False, False, True]
 

@@ -18,7 +18,8 @@ import pytest
 from pydantic import SecretStr
 
 from kvwatch import __version__
-from kvwatch.core.model.outcome import Failure, Pace, Scrape, ScrapeError, ServerInfo
+from kvwatch.core.model.outcome import Failure, Pace, Scrape, ScrapeError
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.settings import Settings, TargetSettings
 from kvwatch.sidecar.http_client import ClientError, classify, client_for, credentials_of, usable_client
 from kvwatch.sidecar.polling.scrape import BadAnswer, Scraper, narrowed_url

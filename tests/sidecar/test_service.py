@@ -24,11 +24,11 @@ import httpx
 import pytest
 
 from kvwatch.settings import Settings, TargetSettings
+from kvwatch.sidecar.daemon_threads import DnsExecutor
 from kvwatch.sidecar.http_client import ClientError
 from kvwatch.sidecar.service import serve
 from kvwatch.sidecar.serving.hardening.bounded_socket import BoundedSocket
 from kvwatch.sidecar.serving.hardening.connection import Connection
-from kvwatch.sidecar.serving.hardening.dns_executor import DnsExecutor
 from kvwatch.sidecar.serving.http_server import listen
 from tests.support.certificates import self_signed
 from tests.support.loopback import Loopback, VllmLike, pages, serving
@@ -375,7 +375,7 @@ def test_a_request_that_is_too_large_is_refused_at_once(says: bytes, status: byt
 def test_a_connection_that_does_not_send_a_whole_request_in_time_is_closed(
     says: bytes, ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Connection, "ask_s", 0.3)
+    monkeypatch.setattr(Connection, "request_s", 0.3)
 
     async def run() -> bool:
         async with running(settings_of(NOBODY)) as service:
@@ -420,36 +420,36 @@ def test_a_connection_that_does_not_read_its_answer_is_closed(monkeypatch: pytes
 
 
 def test_room_is_made_by_who_waits_longest_and_is_not_being_answered() -> None:
-    door = BoundedSocket(listen("127.0.0.1", 0), most=3)
+    listener = BoundedSocket(listen("127.0.0.1", 0), most=3)
     with contextlib.ExitStack() as held:
-        held.callback(door.close)
+        held.callback(listener.close)
         clients: list[socket.socket] = []
         taken: list[socket.socket] = []
-        door.busy = lambda: {taken[0].fileno()}
+        listener.busy = lambda: {taken[0].fileno()}
         for _ in range(4):
-            clients.append(held.enter_context(socket.create_connection(door.getsockname(), timeout=2)))
-            taken.append(held.enter_context(door.accept()[0]))
+            clients.append(held.enter_context(socket.create_connection(listener.getsockname(), timeout=2)))
+            taken.append(held.enter_context(listener.accept()[0]))
         assert clients[1].recv(1) == b""
-        door.known = lambda: {taken[0].fileno()}
-        door.sweep(60.0)
-        door.sweep(0.0)  # handshakes that take too long
+        listener.known = lambda: {taken[0].fileno()}
+        listener.sweep(60.0)
+        listener.sweep(0.0)  # handshakes that take too long
         assert [client.recv(1) for client in clients[2:]] == [b"", b""]
         clients[0].settimeout(0.05)
         with pytest.raises(TimeoutError):
             clients[0].recv(1)
-        door.busy = lambda: {one.fileno() for one in taken}
-        clients.append(held.enter_context(socket.create_connection(door.getsockname(), timeout=2)))
+        listener.busy = lambda: {one.fileno() for one in taken}
+        clients.append(held.enter_context(socket.create_connection(listener.getsockname(), timeout=2)))
         with pytest.raises(BlockingIOError):
-            door.accept()
+            listener.accept()
         assert clients[-1].recv(1) == b""
-    assert door.turned_away == 2
+    assert listener.closed_connections == 2
 
 
 def test_without_a_file_descriptor_left_a_connection_is_taken_and_closed() -> None:
-    door = listen("127.0.0.1", 0)
-    door.setblocking(False)
+    listener = listen("127.0.0.1", 0)
+    listener.setblocking(False)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.create_connection(door.getsockname()) as client:
+    with socket.create_connection(listener.getsockname()) as client:
         used = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
         fillers = []
         try:
@@ -458,15 +458,15 @@ def test_without_a_file_descriptor_left_a_connection_is_taken_and_closed() -> No
                 while True:
                     fillers.append(os.open(os.devnull, os.O_RDONLY))
             with pytest.raises(BlockingIOError):
-                door.accept()
+                listener.accept()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
             for filler in fillers:
                 os.close(filler)
         client.settimeout(2)
         assert client.recv(1) == b""
-    assert door.turned_away == 1
-    door.close()
+    assert listener.closed_connections == 1
+    listener.close()
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> str:

@@ -47,9 +47,9 @@ def test_rings_keep_the_latest() -> None:
 
 def test_failures_of_one_target_do_not_push_out_those_of_another() -> None:
     store = Store([initial("a"), initial("b")])
-    store.failed(FailedScrape("a", 1.0, Failure.REFUSED, "once", "x" * 5000))
+    store.record_failure(FailedScrape("a", 1.0, Failure.REFUSED, "once", "x" * 5000))
     for n in range(100):
-        store.failed(FailedScrape("b", 2.0 + n, Failure.TIMEOUT, "again and again"))
+        store.record_failure(FailedScrape("b", 2.0 + n, Failure.TIMEOUT, "again and again"))
     kept = store.failures()
     assert kept[0].target == "a"
     assert len(kept[0].excerpt) == 2048
@@ -61,8 +61,8 @@ def test_what_is_no_longer_in_the_settings_is_forgotten_and_the_rest_is_in_their
     store = Store([initial("a"), initial("b"), initial("c")])
     for name in "abc":
         store.count(name, polls=3)
-        store.failed(FailedScrape(name, 1.0, Failure.REFUSED, "refused"))
-        store.delivered(NotificationCounts(f"am-{name}", {"ok": 1}))
+        store.record_failure(FailedScrape(name, 1.0, Failure.REFUSED, "refused"))
+        store.record_delivery(NotificationCounts(f"am-{name}", {"ok": 1}))
     store.keep(["c", "a"], ["am-b"])
     assert list(store.states()) == ["c", "a"]
     assert store.poll_stats("a").polls == 3
@@ -73,9 +73,9 @@ def test_what_is_no_longer_in_the_settings_is_forgotten_and_the_rest_is_in_their
 
 def test_reloads_are_counted_and_the_last_good_one_is_dated() -> None:
     store = Store()
-    store.started(10.0)
-    store.reloaded(good=False, wall=20.0)
+    store.record_start(10.0)
+    store.record_reload(good=False, wall=20.0)
     assert (store.reloads().good, store.reloads().last_success) == (False, 10.0)
-    store.reloaded(good=True, wall=30.0)
+    store.record_reload(good=True, wall=30.0)
     assert (store.reloads().good, store.reloads().last_success) == (True, 30.0)
     assert store.reloads().outcomes == {"ok": 1, "failed": 1}

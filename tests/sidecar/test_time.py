@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from kvwatch.sidecar.clock import ScaledClock, SystemClock
-from kvwatch.sidecar.polling.pacing import Backoff, DutyCycle, Rhythm, start_of
+from kvwatch.sidecar.clock import Backoff, ScaledClock, SystemClock
+from kvwatch.sidecar.polling.pacing import DutyCycle, Schedule, start_offset
 from tests.support.loopback import TurnedClock
 
 
@@ -34,7 +34,7 @@ def test_time_can_not_stand_still_or_run_backwards() -> None:
 
 
 def test_the_beat_does_not_drift_however_long_a_tick_takes() -> None:
-    rhythm = Rhythm(100.0)
+    rhythm = Schedule(100.0)
     now = 100.0
     for n in range(1, 50):
         due, missed = rhythm.next(now + 0.37, 1.0)
@@ -43,27 +43,28 @@ def test_the_beat_does_not_drift_however_long_a_tick_takes() -> None:
 
 
 def test_ticks_that_were_missed_are_skipped_and_counted_and_not_made_up_for() -> None:
-    rhythm = Rhythm(100.0)
+    rhythm = Schedule(100.0)
     assert rhythm.next(103.2, 1.0) == (104.0, 3)
     assert rhythm.next(104.1, 1.0) == (105.0, 0)
 
 
 def test_a_tick_that_ends_exactly_when_the_next_is_due_misses_none() -> None:
-    assert Rhythm(100.0).next(101.0, 1.0) == (101.0, 0)
+    assert Schedule(100.0).next(101.0, 1.0) == (101.0, 0)
 
 
 def test_a_start_is_the_same_every_time_and_another_for_every_host_port_and_target() -> None:
-    assert start_of(0, 1, 1.0, "pod-a", "9100", "http://localhost:8000/metrics").phase == pytest.approx(
+    assert start_offset(0, 1, 1.0, "pod-a", "9100", "http://localhost:8000/metrics").phase == pytest.approx(
         0.19097, abs=1e-6
     )
     seeds = [(host, port, url) for host in ("a", "b") for port in ("1", "2") for url in ("x", "y")]
-    assert len({start_of(0, 1, 1.0, *seed).phase for seed in seeds}) == len(seeds)
-    assert start_of(0, 1, 1.0, "ab", "c").phase != start_of(0, 1, 1.0, "a", "bc").phase
+    assert len({start_offset(0, 1, 1.0, *seed).phase for seed in seeds}) == len(seeds)
+    assert start_offset(0, 1, 1.0, "ab", "c").phase != start_offset(0, 1, 1.0, "a", "bc").phase
 
 
 def test_a_thousand_sidecars_of_one_rollout_spread_evenly_over_the_interval() -> None:
     phases = [
-        start_of(0, 1, 1.0, f"vllm-{n}", "9100", "http://localhost:8000/metrics").phase for n in range(1000)
+        start_offset(0, 1, 1.0, f"vllm-{n}", "9100", "http://localhost:8000/metrics").phase
+        for n in range(1000)
     ]
     tenths = [sum(n / 10 <= phase < (n + 1) / 10 for phase in phases) for n in range(10)]
     assert sum(tenths) == 1000
@@ -71,20 +72,20 @@ def test_a_thousand_sidecars_of_one_rollout_spread_evenly_over_the_interval() ->
 
 
 def test_the_first_target_is_asked_at_once_and_the_last_within_a_second() -> None:
-    assert [start_of(n, 4, 1.0).first_s for n in range(4)] == [0.0, 0.25, 0.5, 0.75]
-    assert [start_of(n, 4, 15.0).first_s for n in range(4)] == [0.0, 0.25, 0.5, 0.75]
-    assert [start_of(n, 4, 0.2).first_s for n in range(4)] == pytest.approx([0.0, 0.05, 0.1, 0.15])
+    assert [start_offset(n, 4, 1.0).first_s for n in range(4)] == [0.0, 0.25, 0.5, 0.75]
+    assert [start_offset(n, 4, 15.0).first_s for n in range(4)] == [0.0, 0.25, 0.5, 0.75]
+    assert [start_offset(n, 4, 0.2).first_s for n in range(4)] == pytest.approx([0.0, 0.05, 0.1, 0.15])
 
 
 def test_the_beat_keeps_the_phase_it_began_in() -> None:
-    rhythm = Rhythm(100.0, -0.3)
+    rhythm = Schedule(100.0, -0.3)
     assert [rhythm.next(100.0 + n, 1.0)[0] for n in range(3)] == pytest.approx([100.7, 101.7, 102.7])
 
 
 def duty(*seconds: float, share: float = 0.01) -> DutyCycle:
     cycle = DutyCycle(1.0, 15.0, share)
     for one in seconds:
-        cycle.took("whole", one)
+        cycle.record("whole", one)
     return cycle
 
 
@@ -123,7 +124,7 @@ def test_the_interval_comes_back_when_answers_are_cheap_again() -> None:
 def test_the_cost_is_that_of_the_mixture_of_answers() -> None:
     cycle = DutyCycle(1.0, 15.0, 0.01)
     for n in range(300):
-        cycle.took("fast", 0.001) if n % 15 else cycle.took("full", 0.016)
+        cycle.record("fast", 0.001) if n % 15 else cycle.record("full", 0.016)
     assert 0.001 < cycle.cost_s < 0.005
     assert cycle.interval_s == 1.0
 

@@ -134,6 +134,8 @@ class Server:
         }
     )
     without: frozenset[str] = frozenset()
+    counters: dict[str, float] = field(default_factory=dict)
+    """Further counters, by vLLM's bare name without ``_total``."""
 
     def finish(
         self,
@@ -175,6 +177,7 @@ class Server:
             "generation_tokens": self.generation_tokens,
             "prefix_cache_queries": self.queried,
             "prefix_cache_hits": self.hits,
+            **self.counters,
         }
         split = {
             ("request_success_total", "counter", "finished_reason"): {

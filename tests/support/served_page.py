@@ -1,4 +1,4 @@
-"""kvwatch's own application on a socket, with a store that a test fills from recordings of real servers."""
+"""kvwatch's application on a socket, with a store that a test fills from recordings of real servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_AN_ENGINE = b'engine="0"'
 
 @dataclass
 class Served:
-    """A kvwatch whose time goes on by what is played to it. Clocks and scrapes are a second apart."""
+    """A kvwatch whose time advances by a second with each page that is played to it."""
 
     store: Store = field(default_factory=Store)
     clock: TurnedClock = field(default_factory=TurnedClock)
@@ -39,14 +39,14 @@ class Served:
         return f"http://127.0.0.1:{self.port}/"
 
     def play(self, bodies: list[bytes], target: str = "vllm") -> None:
-        """Lets a server answer with these pages."""
+        """Lets a server answer with these pages, one a second."""
         for body in bodies:
             self._take(Scrape(body, self.clock.wall() + 1, interval_s=1.0), target)
 
-    def fail(self, seconds: int, target: str = "vllm") -> None:
-        """Lets nothing listen at a server for so long."""
+    def fail(self, seconds: int, target: str = "vllm", detail: str = "nothing listens") -> None:
+        """Lets the scrapes of a server fail for so long."""
         for _ in range(seconds):
-            self._take(ScrapeError(Failure.REFUSED, "nothing listens", self.clock.wall() + 1), target)
+            self._take(ScrapeError(Failure.REFUSED, detail, self.clock.wall() + 1), target)
 
     def _take(self, outcome: Scrape | ScrapeError, target: str) -> None:
         self.clock.time += 1
@@ -55,7 +55,7 @@ class Served:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """Serves while the block runs, at the same port each time."""
+        """Serves within the block, on the same port each time."""
         app = build(self.store, registry_of(self.store, self.clock), self.clock)
         config = uvicorn.Config(
             app, port=self.port, log_config=None, lifespan="off", timeout_graceful_shutdown=1
@@ -72,22 +72,22 @@ class Served:
 
 
 def saturated(served: Served, upto: int = 70) -> None:
-    """A real server in the middle of its saturation."""
+    """A real server during saturation."""
     served.play(pages(SATURATED)[:upto])
 
 
 def again(bodies: list[bytes]) -> list[bytes]:
-    """The pages as those of another process of the same server."""
+    """The pages as if from a new process of the same server."""
     return [re.sub(rb"(process_start_time_seconds) \S+", rb"\1 1.9e9", body) for body in bodies]
 
 
 def ranks(count: int, sick: int) -> list[bytes]:
-    """A server of so many data-parallel engines, of which one is in saturation and the others have little to do."""
+    """A server with `count` data-parallel engines. The `sick` one is saturated; the others are nearly idle."""
     found = []
-    for ill, well in zip(pages(SATURATED)[:72], pages(HEALTHY), strict=False):
-        whole = [line for line in ill.splitlines() if _OF_AN_ENGINE not in line]
-        own = [line for line in ill.splitlines() if _OF_AN_ENGINE in line]
-        other = [line for line in well.splitlines() if _OF_AN_ENGINE in line]
+    for sick_page, healthy_page in zip(pages(SATURATED)[:72], pages(HEALTHY), strict=False):
+        whole = [line for line in sick_page.splitlines() if _OF_AN_ENGINE not in line]
+        own = [line for line in sick_page.splitlines() if _OF_AN_ENGINE in line]
+        other = [line for line in healthy_page.splitlines() if _OF_AN_ENGINE in line]
         for rank in range(count):
             name = b'engine="%d"' % rank
             whole += [line.replace(_OF_AN_ENGINE, name) for line in (own if rank == sick else other)]

@@ -10,7 +10,8 @@ from kvwatch.core.judgement.pipeline import advance, next_pace
 from kvwatch.core.judgement.policy import Policy
 from kvwatch.core.judgement.state import EngineState, State, Transition, initial
 from kvwatch.core.model.gpu import GpuReading
-from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError, ServerInfo
+from kvwatch.core.model.outcome import Failure, Outcome, Pace, Scrape, ScrapeError
+from kvwatch.core.model.server_info import ServerInfo
 from tests.support.pages import RECORDINGS, Server, polls
 
 WALL = 1_800_000_000.0

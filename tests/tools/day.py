@@ -23,7 +23,7 @@ from kvwatch.core.judgement.pipeline import advance, next_pace
 from kvwatch.core.judgement.state import initial
 from kvwatch.core.model.outcome import Pace, Scrape
 from kvwatch.sidecar.serving.collector import registry_of
-from kvwatch.sidecar.serving.rendering import Renderer
+from kvwatch.sidecar.serving.metrics_text import Renderer
 from kvwatch.sidecar.store import Store
 
 _RECORDING = Path(__file__).parents[1] / "replay" / "recordings" / "0.32.0--c-kv-saturation.jsonl.gz"

@@ -1,4 +1,4 @@
-"""Make the pictures of the page that the README shows, from a recording of a real server in saturation.
+"""Make the pictures of the page that the documentation shows, from a recording of a real server in saturation.
 
 python -m tests.tools.picture_page
 """
@@ -13,7 +13,7 @@ from playwright.sync_api import sync_playwright
 
 from tests.support.served_page import Served, saturated
 
-PICTURES = Path(__file__).resolve().parents[1] / "pictures"
+PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 SIZES = {"wide": (1200, 858), "narrow": (360, 780)}
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 _SECONDS = 98

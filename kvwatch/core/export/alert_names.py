@@ -1,4 +1,4 @@
-"""What a symptom is called as an alert, and the labels it has: the same through Prometheus' rules and directly."""
+"""Names and labels of alerts, the same in Prometheus' rules and in direct notifications."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def alert_name(symptom: str) -> str:
 
 
 def alert_labels(key: EngineKey, symptom: str) -> dict[str, str]:
-    """The labels of an alert. Those of a symptom of the whole target have no model and no engine."""
+    """The labels of an alert; an alert about the whole target has no model and no engine."""
     found = {
         "alertname": alert_name(symptom),
         "severity": BY_ID[symptom].severity.value,

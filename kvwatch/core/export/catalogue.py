@@ -1,8 +1,8 @@
 """Every metric that kvwatch exports, one row each. The only file that spells their prefix.
 
 A row owns everything about its metric: name, type, help, labels, and how its samples are read off a state. The
-collector walks the rows, and the README's table is rendered from them. A value that is missing gives no
-sample; a target that is down has no samples of vLLM's signals, while what kvwatch itself counts goes on.
+collector and the documentation are made from the rows. A value that is missing gives no sample. A target that is down
+has no samples of vLLM's signals; kvwatch's own counters continue.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from kvwatch.core.export import evidence_samples
 from kvwatch.core.export.findings import causes_of, explained_by, lifecycles
 from kvwatch.core.history.regimes import Regime
 from kvwatch.core.judgement.lifecycle import Stage
-from kvwatch.core.judgement.percentiles import LATENCIES, LENGTHS, QUANTILES, TOTAL_LENGTH, labelled
+from kvwatch.core.judgement.percentiles import LATENCIES, LENGTHS, QUANTILES, TOTAL_LENGTH, percentile_name
 from kvwatch.core.judgement.state import USAGE_BOUNDS, USAGE_MARKS, EngineState, State
 from kvwatch.core.judgement.symptoms import SYMPTOMS, Scope
 from kvwatch.core.model.gpu import Gpu
-from kvwatch.core.model.signals import CORE, SIGNALS, Level, Signal, SignalKind
+from kvwatch.core.model.signals import CORE, SIGNALS, Signal, SignalKind, SignalScope
 from kvwatch.core.model.snapshot import EngineKey, Histogram, Snapshot
 
 PREFIX = "kvwatch_"
@@ -32,7 +33,7 @@ class Type(StrEnum):
 
 
 class MetricGroup(StrEnum):
-    """Where a metric stands in the documentation."""
+    """The section of a metric in the documentation."""
 
     SELF = "kvwatch and its scrapes"
     REGIME = "Time and regimes"
@@ -45,7 +46,7 @@ class MetricGroup(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MetricSource:
-    """What samples are read off: a target's state at `now` (monotonic seconds), and what its poller counted."""
+    """What samples are read off: a target's state at `now` (monotonic seconds), and its poller's counts."""
 
     state: State
     now: float
@@ -54,13 +55,13 @@ class MetricSource:
     unexpected_errors: int = 0
 
 
-#: Label values in the order of the row's labels, and the value.
 Sample = tuple[tuple[str, ...], float | Histogram]
+"""Label values in the order of the row's labels, and the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationCounts:
-    """What one Alertmanager was sent: posts by outcome, and when one last arrived, unix seconds."""
+    """Posts to one Alertmanager by outcome, and the time of the last success in unix seconds."""
 
     alertmanager: str
     outcomes: Mapping[str, int]
@@ -69,8 +70,8 @@ class NotificationCounts:
 
 @dataclass(frozen=True, slots=True)
 class ReloadCounts:
-    """How often the settings were read anew, by outcome, and when they last were, unix seconds; `good` if the last
-    try succeeded."""
+    """Reloads of the settings by outcome, whether the last one succeeded (`good`), and the time of the last success
+    in unix seconds."""
 
     outcomes: Mapping[str, int]
     good: bool = True
@@ -83,18 +84,18 @@ def _nothing(_: MetricSource | NotificationCounts | ReloadCounts) -> Iterable[Sa
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One exported family. Its samples are read off each target, off what each Alertmanager was sent, or off what
-    became of the settings. Those of a `fleeting` one change while the states of all targets stay."""
+    """One exported family. Its samples are read off each target (`samples`), each Alertmanager (`deliveries`) or the
+    settings (`reloads`). Those of a `volatile` family change even if the states of all targets stay the same."""
 
     name: str
-    type: Type
-    group: MetricGroup
     help: str
     labels: tuple[str, ...]
     samples: Callable[[MetricSource], Iterable[Sample]] = _nothing
     deliveries: Callable[[NotificationCounts], Iterable[Sample]] = _nothing
     reloads: Callable[[ReloadCounts], Iterable[Sample]] = _nothing
-    fleeting: bool = False
+    volatile: bool = False
+    type: Type = Type.GAUGE
+    group: MetricGroup = MetricGroup.SELF
 
     @property
     def full_name(self) -> str:
@@ -106,21 +107,29 @@ ENGINE = ("target", "model_name", "engine")
 _G, _C, _H = Type.GAUGE, Type.COUNTER, Type.HISTOGRAM
 
 
-def _one(value: Callable[[MetricSource], float | None]) -> Callable[[MetricSource], Iterator[Sample]]:
-    """A row of one sample per target."""
+def _target_row(
+    group: MetricGroup,
+    name: str,
+    text: str,
+    value: Callable[[MetricSource], float | None],
+    *,
+    type: Type = _G,  # noqa: A002 - as the field
+    volatile: bool = False,
+) -> Metric:
+    """A row with one sample per target."""
 
     def samples(reading: MetricSource) -> Iterator[Sample]:
         found = value(reading)
         if found is not None:
             yield (reading.state.target,), float(found)
 
-    return samples
+    return Metric(name, text, TARGET, samples, volatile=volatile, type=type, group=group)
 
 
 def _each(
     value: Callable[[EngineState], float | Histogram | None],
 ) -> Callable[[MetricSource], Iterator[Sample]]:
-    """A row of one sample per engine, while the target is up."""
+    """Samples of one value per engine, while the target is up."""
 
     def samples(reading: MetricSource) -> Iterator[Sample]:
         for engine in _live(reading):
@@ -136,15 +145,15 @@ def _live(reading: MetricSource) -> Iterable[EngineState]:
     return [e for e in state.engines.values() if e.seen_at == state.good_at] if state.up else ()
 
 
-# -- rows made from the tables of signals and derived numbers -------------------------------------------------
+# -- rows from the tables of signals and derived numbers ------------------------------------------------------
 
 
 def _signal_row(signal: Signal) -> Metric:
-    target_level = signal.level is Level.TARGET
-    base = TARGET if target_level else ENGINE
+    of_target = signal.scope is SignalScope.TARGET
+    base = TARGET if of_target else ENGINE
 
     def snapshots(reading: MetricSource) -> Iterator[tuple[tuple[str, ...], Snapshot]]:
-        if target_level:
+        if of_target:
             if reading.state.up and reading.state.server:
                 yield (reading.state.target,), reading.state.server
         else:
@@ -161,25 +170,27 @@ def _signal_row(signal: Signal) -> Metric:
                 yield key, value
 
     labels = (*base, signal.dimension) if signal.dimension else base
-    return Metric(signal.name, Type(signal.kind.value), MetricGroup.SIGNAL, signal.help, labels, samples)
+    type_ = Type(signal.kind.value)
+    return Metric(signal.name, signal.help, labels, samples, type=type_, group=MetricGroup.SIGNAL)
 
 
 def _percentile_row(name: str, text: str) -> Metric:
     def samples(reading: MetricSource) -> Iterator[Sample]:
         for engine in _live(reading):
             for q in QUANTILES:
-                value = engine.derived.get(labelled(name, q))
+                value = engine.derived.get(percentile_name(name, q))
                 if value is not None:
                     yield (*engine.key, f"{q * 100:g}"), value
 
-    return Metric(name, _G, MetricGroup.DERIVED, text, (*ENGINE, "percentile"), samples)
+    return Metric(name, text, (*ENGINE, "percentile"), samples, group=MetricGroup.DERIVED)
 
 
 def _derived_row(name: str, text: str) -> Metric:
-    return Metric(name, _G, MetricGroup.DERIVED, text, ENGINE, _each(lambda engine: engine.derived.get(name)))
+    samples = _each(lambda engine: engine.derived.get(name))
+    return Metric(name, text, ENGINE, samples, group=MetricGroup.DERIVED)
 
 
-# -- samples of more than a line ------------------------------------------------------------------------------
+# -- samples ----------------------------------------------------------------------------------------------------
 
 
 def _outcomes(reading: MetricSource) -> Iterator[Sample]:
@@ -196,7 +207,7 @@ def _regime_now(reading: MetricSource) -> Iterator[Sample]:
 
 def _regimes(state: State) -> Iterator[tuple[EngineKey, Regime]]:
     if not state.engines:
-        yield EngineKey(state.target), state.unattended
+        yield EngineKey(state.target), state.regime_without_engines
     for key, engine in state.engines.items():
         yield key, engine.regime
 
@@ -204,7 +215,7 @@ def _regimes(state: State) -> Iterator[tuple[EngineKey, Regime]]:
 def _regime_seconds(reading: MetricSource) -> Iterator[Sample]:
     state = reading.state
     for one in Regime:
-        yield (*EngineKey(state.target), one.value), state.unattended_seconds.get(one, 0.0)
+        yield (*EngineKey(state.target), one.value), state.regime_seconds_without_engines.get(one, 0.0)
     for key, engine in state.engines.items():
         for one in Regime:
             yield (*key, one.value), engine.regime_seconds.get(one, 0.0)
@@ -235,18 +246,18 @@ def _symptom_states(reading: MetricSource) -> Iterator[Sample]:
 def _symptom_explained(reading: MetricSource) -> Iterator[Sample]:
     causes = causes_of(reading.state)
     for key, name, life in lifecycles(reading.state):
-        by = explained_by(key, name, causes) if life.goes_on else ()
+        by = explained_by(key, name, causes) if life.still_firing else ()
         yield (*key, name), float(bool(by))
 
 
 def _symptom_firing(reading: MetricSource) -> Iterator[Sample]:
     for key, name, life in lifecycles(reading.state):
-        yield (*key, name), float(life.goes_on)
+        yield (*key, name), float(life.still_firing)
 
 
 def _symptom_evidence(reading: MetricSource) -> Iterator[Sample]:
     for key, name, life in lifecycles(reading.state):
-        if life.goes_on:
+        if life.still_firing:
             for fact, text, value in evidence_samples.samples(life.published):
                 yield (*key, name, fact, text), value
 
@@ -283,23 +294,27 @@ def _core_missing(reading: MetricSource) -> Iterator[Sample]:
             yield (*engine.key, name), float(name in engine.snapshot.missing)
 
 
+_CONFIG_FACTS = (
+    "block_size",
+    "num_gpu_blocks",
+    "cache_dtype",
+    "enable_prefix_caching",
+    "gpu_memory_utilization",
+    "kv_cache_max_concurrency",
+)
+"""Fields of `CacheConfig` that are labels."""
+
+
 def _config(reading: MetricSource) -> Iterator[Sample]:
     for engine in _live(reading):
         config = engine.snapshot.config
         if config.known:
-            facts = (
-                config.block_size,
-                config.num_gpu_blocks,
-                config.cache_dtype,
-                config.enable_prefix_caching,
-                config.gpu_memory_utilization,
-                config.kv_cache_max_concurrency,
-            )
-            yield (*engine.key, engine.snapshot.generation, *map(_said, facts)), 1.0
+            facts = [_label_value(getattr(config, name)) for name in _CONFIG_FACTS]
+            yield (*engine.key, engine.snapshot.generation, *facts), 1.0
 
 
-def _said(fact: object) -> str:
-    """A fact as a label; empty where vLLM does not say."""
+def _label_value(fact: object) -> str:
+    """A fact as a label value; empty if unknown."""
     if fact is None:
         return ""
     if isinstance(fact, bool):
@@ -325,21 +340,21 @@ def _startup_verdict(reading: MetricSource) -> Iterator[Sample]:
 
 
 def _gpu_row(name: str, text: str, value: Callable[[Gpu], float | None]) -> Metric:
-    """A row of one sample per GPU, whether the target is up or not; none of a GPU that is not read at present."""
+    """A row with one sample per GPU with a present reading, whether or not the target is up."""
 
     def samples(reading: MetricSource) -> Iterator[Sample]:
-        for gpu in reading.state.gpu.now(reading.now):
+        for gpu in reading.state.gpu.current(reading.now):
             found = value(gpu)
             if found is not None:
                 yield (reading.state.target, gpu.label), found
 
-    return Metric(name, _G, MetricGroup.GPU, text, (*TARGET, "gpu"), samples, fleeting=True)
+    return Metric(name, text, (*TARGET, "gpu"), samples, volatile=True, group=MetricGroup.GPU)
 
 
 def _gpu_info(reading: MetricSource) -> Iterator[Sample]:
     gpus = reading.state.gpu
     source = gpus.reading.source if gpus.reading else ""
-    for gpu in gpus.now(reading.now):
+    for gpu in gpus.current(reading.now):
         yield (reading.state.target, gpu.label, gpu.uuid, gpu.name, source), 1.0
 
 
@@ -353,7 +368,7 @@ def _notifications(sent: NotificationCounts) -> Iterator[Sample]:
         yield (sent.alertmanager, outcome), float(count)
 
 
-def _notified_at(sent: NotificationCounts) -> Iterator[Sample]:
+def _last_notified(sent: NotificationCounts) -> Iterator[Sample]:
     if sent.last_success is not None:
         yield (sent.alertmanager,), round(sent.last_success, 1)
 
@@ -363,9 +378,14 @@ def _reloads(settings: ReloadCounts) -> Iterator[Sample]:
         yield (outcome,), float(count)
 
 
-def _reloaded_at(settings: ReloadCounts) -> Iterator[Sample]:
+def _last_reloaded(settings: ReloadCounts) -> Iterator[Sample]:
     if settings.last_success is not None:
         yield (), round(settings.last_success, 1)
+
+
+def _hit_ratio_trusted(engine: EngineState) -> float | None:
+    name, derived = "prefix_cache_hit_ratio", engine.derived
+    return float(name not in derived.untrusted) if name in derived.values else None
 
 
 def _age(reading: MetricSource) -> float | None:
@@ -373,301 +393,231 @@ def _age(reading: MetricSource) -> float | None:
     return None if good_at is None else max(reading.now - good_at, 0.0)
 
 
-_S, _R, _Y, _D = MetricGroup.SELF, MetricGroup.REGIME, MetricGroup.SYMPTOM, MetricGroup.DERIVED
+_of_target = partial(_target_row, MetricGroup.SELF)
+_regime = partial(Metric, group=MetricGroup.REGIME)
+_symptom = partial(Metric, group=MetricGroup.SYMPTOM)
+_signal = partial(Metric, group=MetricGroup.SIGNAL)
+_gpu = partial(Metric, group=MetricGroup.GPU)
+_notify = partial(Metric, group=MetricGroup.NOTIFY, volatile=True)
 
 METRICS: tuple[Metric, ...] = (
     # -- kvwatch and its scrapes ----------------------------------------------------------------------------
-    Metric(
+    _of_target(
         "up",
-        _G,
-        _S,
-        "1 if the newest scrape of the target gave vLLM's metrics, else 0.",
-        TARGET,
-        _one(lambda r: None if r.state.up is None else float(r.state.up)),
+        "1 if the newest scrape of the target returned vLLM's metrics, else 0.",
+        lambda r: None if r.state.up is None else float(r.state.up),
     ),
     Metric(
         "scrapes_total",
-        _C,
-        _S,
         "Scrapes of the target by outcome: ok, or the kind of failure.",
         (*TARGET, "outcome"),
         _outcomes,
+        type=_C,
     ),
-    Metric(
+    _of_target(
         "scrape_duration_seconds",
-        _G,
-        _S,
-        "How long the newest scrape took.",
-        TARGET,
-        _one(lambda r: r.state.last.duration_s if r.state.last else None),
+        "Duration of the newest scrape.",
+        lambda r: r.state.last.duration_s if r.state.last else None,
     ),
-    Metric(
+    _of_target(
         "scrape_interval_seconds",
-        _G,
-        _S,
-        "Present interval between scrapes: stretched so that scraping stays under the duty cycle, or by back-off.",
-        TARGET,
-        _one(lambda r: r.state.last.interval_s if r.state.last else None),
+        "Present interval between scrapes. The duty cycle and the back-off after failures lengthen it.",
+        lambda r: r.state.last.interval_s if r.state.last else None,
     ),
-    Metric(
+    _of_target(
         "scrape_body_bytes",
-        _G,
-        _S,
-        "Size of the newest answer.",
-        TARGET,
-        _one(lambda r: r.state.last.body_bytes if r.state.last else None),
+        "Size of the newest page.",
+        lambda r: r.state.last.body_bytes if r.state.last else None,
     ),
-    Metric(
+    _of_target(
         "scrape_narrowed",
-        _G,
-        _S,
-        "1 if the newest scrape asked only for the families that are read.",
-        TARGET,
-        _one(lambda r: float(r.state.last.narrowed) if r.state.last else None),
+        "1 if the newest scrape requested only the families that kvwatch reads.",
+        lambda r: float(r.state.last.narrowed) if r.state.last else None,
     ),
-    Metric(
+    _of_target(
         "data_age_seconds",
-        _G,
-        _S,
-        "Age of what is shown here. kvwatch polls on its own clock, so that it sees what lies between two of"
-        " Prometheus' scrapes.",
-        TARGET,
-        _one(_age),
-        fleeting=True,
+        "Age of the exported data. kvwatch scrapes on its own clock, so that it sees what happens between two scrapes"
+        " of Prometheus.",
+        _age,
+        volatile=True,
     ),
-    Metric("polls_total", _C, _S, "Polls of the target.", TARGET, _one(lambda r: r.polls), fleeting=True),
-    Metric(
+    _of_target("polls_total", "Polls of the target.", lambda r: r.polls, type=_C, volatile=True),
+    _of_target(
         "polls_missed_total",
-        _C,
-        _S,
-        "Polls left out because the one before was not over.",
-        TARGET,
-        _one(lambda r: r.missed_ticks),
-        fleeting=True,
+        "Polls that were skipped because the previous one had not finished.",
+        lambda r: r.missed_ticks,
+        type=_C,
+        volatile=True,
     ),
-    Metric(
+    _of_target(
         "poll_errors_total",
-        _C,
-        _S,
-        "Errors of kvwatch itself while polling: each is a bug.",
-        TARGET,
-        _one(lambda r: r.unexpected_errors),
-        fleeting=True,
+        "Errors of kvwatch itself while polling. Each one is a bug.",
+        lambda r: r.unexpected_errors,
+        type=_C,
+        volatile=True,
     ),
-    Metric(
+    _of_target(
         "unknown_families",
-        _G,
-        _S,
-        "Families of vLLM that this kvwatch has never heard of.",
-        TARGET,
-        _one(lambda r: len(r.state.unknown_families) if r.state.up else None),
+        "Metric families of vLLM that this kvwatch does not know.",
+        lambda r: len(r.state.unknown_families) if r.state.up else None,
     ),
-    Metric(
+    _of_target(
         "engines",
-        _G,
-        _S,
-        "Engines that are kept, those that left the page within the history among them; at most 256 a target.",
-        TARGET,
-        _one(lambda r: len(r.state.engines)),
+        "Engines of the target, including those that left the page within the history; at most 256.",
+        lambda r: len(r.state.engines),
     ),
-    Metric(
+    _of_target(
         "series_left_out",
-        _G,
-        _S,
-        "Series of vLLM that are not read because they are beyond kvwatch's limits: 256 engines, 32 values of a"
-        " label, 200 buckets, names of 1000 characters.",
-        TARGET,
-        _one(lambda r: r.state.left_out if r.state.up else None),
+        "Series of vLLM that kvwatch does not read because they exceed a limit: 256 engines, 32 values of a label,"
+        " 200 buckets, names of 1000 characters.",
+        lambda r: r.state.left_out if r.state.up else None,
     ),
     Metric(
         "core_signal_missing",
-        _G,
-        _S,
-        "1 if a signal without which no regime can be told is not there.",
+        "1 if a signal is missing without which the regime is unknown.",
         (*ENGINE, "signal"),
         _core_missing,
     ),
     Metric(
         "config_reloads_total",
-        _C,
-        _S,
-        "Times that the settings were read anew (SIGHUP), by outcome: ok, or failed, which leaves the old in force.",
+        "Reloads of the settings (SIGHUP) by outcome: ok, or failed, which keeps the previous settings.",
         ("outcome",),
         reloads=_reloads,
-        fleeting=True,
+        volatile=True,
+        type=_C,
     ),
     Metric(
         "config_last_reload_successful",
-        _G,
-        _S,
-        "1 if the settings in force are those that were last found: 0 after a reload that failed.",
+        "1 if the last reload of the settings succeeded, 0 if it failed.",
         (),
         reloads=lambda settings: [((), float(settings.good))],
-        fleeting=True,
+        volatile=True,
     ),
     Metric(
         "config_last_reload_success_timestamp_seconds",
-        _G,
-        _S,
-        "When the settings in force were read, unix seconds.",
+        "When the present settings were read, unix seconds.",
         (),
-        reloads=_reloaded_at,
-        fleeting=True,
+        reloads=_last_reloaded,
+        volatile=True,
     ),
     # -- time and regimes -----------------------------------------------------------------------------------
-    Metric(
+    _regime(
         "regime",
-        _G,
-        _R,
-        "1 for the regime that holds now: why requests wait, if they do.",
+        "1 for the present regime: why requests wait, if they do.",
         (*ENGINE, "regime"),
         _regime_now,
     ),
-    Metric(
+    _regime(
         "regime_seconds_total",
-        _C,
-        _R,
-        "Seconds in each regime; they add up to the time watched. Without model_name while no engine was known.",
+        "Seconds in each regime; they add up to the time watched. Without model_name while no engine is known.",
         (*ENGINE, "regime"),
         _regime_seconds,
+        type=_C,
     ),
-    Metric(
+    _regime(
         "kv_cache_usage_above_seconds_total",
-        _C,
-        _R,
         "Seconds with KV cache usage at or above the threshold.",
         (*ENGINE, "threshold"),
         _usage_seconds,
+        type=_C,
     ),
-    Metric(
+    _regime(
         "kv_cache_usage_sampled_ratio",
-        _H,
-        _R,
         "KV cache usage, one observation per scrape of kvwatch.",
         ENGINE,
         _usage_histogram,
+        type=_H,
     ),
-    Metric(
+    _target_row(
+        MetricGroup.REGIME,
         "engine_restarts_total",
-        _C,
-        _R,
         "Restarts of vLLM that kvwatch saw.",
-        TARGET,
-        _one(lambda r: r.state.restarts),
+        lambda r: r.state.restarts,
+        type=_C,
     ),
-    Metric(
+    _regime(
         "startup_verdict",
-        _G,
-        _R,
-        "1 for what vLLM's log says of its newest start, where the log is given (vllm_log): a cause, ok or"
+        "1 for the verdict on vLLM's newest start, from its log (setting vllm_log): a cause of failure, ok or"
         " ok_but_tight.",
         (*TARGET, "verdict"),
         _startup_verdict,
     ),
     # -- symptoms -------------------------------------------------------------------------------------------
-    Metric(
+    _symptom(
         "symptom_state",
-        _G,
-        _Y,
-        "1 for the state that the symptom is in: inactive, pending, firing, or unknown (its signals are missing)."
-        " Symptoms of the whole target have no model_name and no engine.",
+        "1 for the symptom's state: inactive, pending, firing, or unknown (its signals are missing). Symptoms of the"
+        " whole target have no model_name and no engine.",
         (*ENGINE, "symptom", "state"),
         _symptom_states,
     ),
-    Metric(
+    _symptom(
         "symptom_firing",
-        _G,
-        _Y,
-        "1 while the symptom fires, and while it can't be judged after it fired, since that does not end it: what the"
-        " alerts ask.",
+        "1 while the symptom fires, and while it is unknown after it fired, because unknown does not resolve it. The"
+        " alerts use this metric.",
         (*ENGINE, "symptom"),
         _symptom_firing,
     ),
-    Metric(
+    _symptom(
         "symptom_evidence",
-        _G,
-        _Y,
-        "The numbers that made a symptom fire, by name, in the units that the name says; only while it fires. What is"
-        " no number stands in the label text, with 1 as its value.",
+        "The numbers that made a symptom fire, by name, in the unit that the name ends in; only while it fires. Text"
+        " is in the label text, with 1 as the value.",
         (*ENGINE, "symptom", "evidence", "text"),
         _symptom_evidence,
     ),
-    Metric(
+    _symptom(
         "symptom_explained",
-        _G,
-        _Y,
-        "1 while the symptom fires and another that fires accounts for it: act on that one, and let this one not"
-        " page.",
+        "1 while the symptom fires and another firing symptom causes it: fix that first; this should not page.",
         (*ENGINE, "symptom"),
         _symptom_explained,
     ),
-    Metric(
+    _symptom(
         "symptom_since_timestamp_seconds",
-        _G,
-        _Y,
         "When the symptom entered its state, unix seconds.",
         (*ENGINE, "symptom"),
         _symptom_since,
     ),
-    Metric(
+    _symptom(
         "symptom_transitions_total",
-        _C,
-        _Y,
         "Times that the symptom entered a state.",
         (*ENGINE, "symptom", "to"),
         _symptom_transitions,
+        type=_C,
     ),
-    Metric(
+    _symptom(
         "symptom_info",
-        _G,
-        _Y,
-        "1 for each symptom that is judged; severity and title in the labels.",
+        "1 for each symptom that kvwatch judges; severity and title are labels.",
         (*TARGET, "symptom", "severity", "title"),
         _symptom_info,
     ),
     # -- vLLM's signals -------------------------------------------------------------------------------------
     *(_signal_row(signal) for signal in SIGNALS if signal.kind is not SignalKind.INFO),
-    Metric(
+    _signal(
         "cache_config_info",
-        _G,
-        MetricGroup.SIGNAL,
-        "1; vLLM's generation and cache configuration in the labels, empty where it does not say.",
-        (
-            *ENGINE,
-            "generation",
-            "block_size",
-            "num_gpu_blocks",
-            "cache_dtype",
-            "enable_prefix_caching",
-            "gpu_memory_utilization",
-            "kv_cache_max_concurrency",
-        ),
+        "1; vLLM's generation and cache configuration are labels, empty if unknown.",
+        (*ENGINE, "generation", *_CONFIG_FACTS),
         _config,
     ),
-    Metric(
+    _signal(
         "server_info",
-        _G,
-        MetricGroup.SIGNAL,
-        "1; vLLM's version in the label.",
+        "1; vLLM's version is a label.",
         (*TARGET, "version"),
         _server_info,
     ),
-    Metric(
+    _signal(
         "max_model_len_tokens",
-        _G,
-        MetricGroup.SIGNAL,
-        "Longest request that the server takes, by served model name.",
+        "Longest request that the server accepts, by served model name.",
         (*TARGET, "model_name"),
         _max_model_len,
     ),
     # -- derived numbers ------------------------------------------------------------------------------------
     _derived_row(
         "cache_pressure_score",
-        "Cache pressure, 0-1, over 1 min: 0.5 x occupancy + 0.3 x queueing + 0.2 x preemption. A full cache with"
-        " nothing waiting is at most 0.5.",
+        "Cache pressure, 0-1, over 1 min: 0.5 x occupancy + 0.3 x queueing + 0.2 x preemption. A full cache without"
+        " waiting requests scores at most 0.5.",
     ),
     _derived_row(
-        "cache_pressure_occupancy_ratio", "Part of the score: time-weighted 90th percentile of KV usage."
+        "cache_pressure_occupancy_ratio",
+        "Part of the score: time-weighted 90th percentile of KV cache usage.",
     ),
     _derived_row(
         "cache_pressure_queueing_ratio", "Part of the score: share of time with requests waiting for cache."
@@ -678,14 +628,14 @@ METRICS: tuple[Metric, ...] = (
     ),
     _derived_row(
         "kv_cache_demand_ratio",
-        "KV usage x (running + waiting) / running, 1 min average: the share of the cache that everything admitted"
-        " and waiting would need at today's mean footprint. 1.0 is exactly full.",
+        "KV cache usage x (running + waiting) / running, 1 min average: the share of the cache that all running and"
+        " waiting requests need at the present mean footprint. 1.0 is exactly full.",
     ),
     _derived_row(
         "kv_cache_usage_peak_1m_ratio",
-        "Highest KV usage of the last minute, every scrape of kvwatch counted.",
+        "Highest KV cache usage in any scrape of kvwatch within the last minute.",
     ),
-    _derived_row("requests_waiting_peak_1m", "Most requests waiting in the last minute."),
+    _derived_row("requests_waiting_peak_1m", "Most requests waiting within the last minute."),
     _derived_row("kv_cache_capacity_tokens", "Tokens that the KV cache holds."),
     _derived_row(
         "prefix_cache_hit_ratio",
@@ -693,32 +643,28 @@ METRICS: tuple[Metric, ...] = (
     ),
     _derived_row(
         "external_prefix_cache_hit_ratio",
-        "Hit tokens / queried tokens of an external cache (a connector) over 5 min. Since vLLM 0.16 of what the local"
-        " cache did not hold, before of the whole prompt.",
+        "Hit tokens / queried tokens of an external cache (a connector) over 5 min. Queried tokens are those that the"
+        " local cache did not hold; before vLLM 0.16, the whole prompt.",
     ),
     Metric(
         "prefix_cache_hit_ratio_trusted",
-        _G,
-        _D,
-        "0 if the hit ratio should not be judged by: look-ups ran ahead of prompt tokens, or preempted requests"
-        " found their own blocks.",
+        "0 if the hit ratio is not reliable: look-ups ran ahead of prompt tokens, or preempted requests found their"
+        " own blocks.",
         ENGINE,
-        _each(
-            lambda e: (
-                None
-                if "prefix_cache_hit_ratio" not in e.derived.values
-                else float("prefix_cache_hit_ratio" not in e.derived.untrusted)
-            )
-        ),
+        _each(_hit_ratio_trusted),
+        group=MetricGroup.DERIVED,
     ),
     _derived_row(
         "prompt_tokens_reused_ratio",
-        "Prompt tokens whose KV came from a cache, local or external, / all, over 5 min (vLLM 0.16+).",
+        "Share of prompt tokens whose KV came from a local or external cache, over 5 min (vLLM 0.16+).",
     ),
     _derived_row("preemptions_per_finished_request", "Preemptions per finished request over 2 min."),
     _derived_row("prompt_tokens_per_second", "Prompt tokens per second over 1 min."),
     _derived_row("generation_tokens_per_second", "Generated tokens per second over 1 min."),
-    _derived_row("last_progress_age_seconds", "Time since any counter of progress, or the KV usage, moved."),
+    _derived_row(
+        "last_progress_age_seconds",
+        "Time since any counter of progress, or the KV cache usage, last changed.",
+    ),
     *(
         _percentile_row(
             name, f"Percentiles of {signal.replace('_', ' ').removesuffix(' seconds')} over 5 min."
@@ -726,7 +672,7 @@ METRICS: tuple[Metric, ...] = (
         for signal, name in LATENCIES.items()
     ),
     *(
-        _percentile_row(name, f"Percentiles of {signal.replace('_', ' ')} of requests finished within 1 h.")
+        _percentile_row(name, f"Percentiles of {signal.replace('_', ' ')}, of requests finished within 1 h.")
         for signal, name in LENGTHS.items()
     ),
     _percentile_row(
@@ -736,7 +682,7 @@ METRICS: tuple[Metric, ...] = (
     # -- GPUs -----------------------------------------------------------------------------------------------
     _gpu_row(
         "gpu_sm_active_ratio",
-        "Share of the GPU's processors (SMs) that had work, 0-1, averaged over them and over the exporter's interval"
+        "Share of the GPU's processors (SMs) that had work, 0-1, averaged over the SMs and the exporter's interval"
         " (DCGM).",
         lambda gpu: gpu.sm_active,
     ),
@@ -747,47 +693,38 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gpu_row(
         "gpu_utilization_ratio",
-        "Share of time in which anything ran on the GPU, 0-1, however little: 1 proves nothing, a low value does.",
+        "Share of time in which anything ran on the GPU, however little, 0-1. 1 proves nothing; a low value does.",
         lambda gpu: gpu.utilization,
     ),
-    _gpu_row("gpu_memory_used_bytes", "GPU memory in use.", lambda gpu: gpu.memory_used_bytes),
-    _gpu_row("gpu_memory_free_bytes", "GPU memory that is free.", lambda gpu: gpu.memory_free_bytes),
-    Metric(
+    _gpu_row("gpu_memory_used_bytes", "Used GPU memory.", lambda gpu: gpu.memory_used_bytes),
+    _gpu_row("gpu_memory_free_bytes", "Free GPU memory.", lambda gpu: gpu.memory_free_bytes),
+    _gpu(
         "gpu_info",
-        _G,
-        MetricGroup.GPU,
-        "1 for each GPU of the target that is read; UUID, name and source (dcgm, nvml) in the labels. The label gpu"
-        " is its index, with that of the part behind it for a MIG instance (0/7).",
+        "1 for each GPU of the target with a reading; UUID, name and source (dcgm, nvml) are labels. The label gpu is"
+        " its index, or index and instance for a MIG instance (0/7).",
         (*TARGET, "gpu", "uuid", "name", "source"),
         _gpu_info,
-        fleeting=True,
+        volatile=True,
     ),
-    Metric(
+    _gpu(
         "gpu_readings_total",
-        _C,
-        MetricGroup.GPU,
-        "Readings of the GPUs that came with scrapes of the target, by outcome, ok or failed; none where there is"
-        " nothing to read.",
+        "Readings of the target's GPUs by outcome, ok or failed; no sample without a source.",
         (*TARGET, "outcome"),
         _gpu_readings,
+        type=_C,
     ),
     # -- direct notification --------------------------------------------------------------------------------
-    Metric(
+    _notify(
         "notifications_total",
-        _C,
-        MetricGroup.NOTIFY,
-        "Posts of alerts to an Alertmanager by outcome: ok, or the kind of failure; none where none is configured.",
+        "Posts of alerts to an Alertmanager by outcome: ok, or the kind of failure; no sample if none is configured.",
         ("alertmanager", "outcome"),
         deliveries=_notifications,
-        fleeting=True,
+        type=_C,
     ),
-    Metric(
+    _notify(
         "notify_last_success_timestamp_seconds",
-        _G,
-        MetricGroup.NOTIFY,
-        "When an Alertmanager last took alerts, unix seconds. While nothing fires none are posted.",
+        "When an Alertmanager last accepted alerts, unix seconds. While nothing fires, none are posted.",
         ("alertmanager",),
-        deliveries=_notified_at,
-        fleeting=True,
+        deliveries=_last_notified,
     ),
 )

@@ -1,15 +1,16 @@
-"""What an Alertmanager must be told now, from what fires and what it was told before.
+"""Computes the notifications that are due to an Alertmanager, from the states and from what it was sent before.
 
 Theory of operation
-    Nothing is queued. What fires is read off the states each time, so an Alertmanager that was away gets what fires
-    now, whenever it comes back. A `Ledger` per Alertmanager remembers what it was told and did not hear the end of:
+    There is no queue. Each time, the firing symptoms are read off the states, so an Alertmanager that was down gets
+    the present alerts when it comes back. A `Ledger` per Alertmanager has what was sent and is not yet resolved
+    there:
 
-        fires, and not told, or told `repeat_s` ago        -> told, as firing until `LASTS` times the repeat
-        told, and over, explained, or gone                 -> told once more, as resolved, until it confirms that
-        told, and its signals are missing (unknown)        -> told again as it was: unknown never resolves
-        told, over, and last told longer ago than it lasts -> forgotten: it has timed out there by itself
+        firing, and not sent, or sent `repeat_s` ago           -> send it, to expire after `EXPIRE_AFTER_REPEATS`
+        repeats sent, and now resolved, explained or gone              -> send it as resolved, until the Alertmanager
+        confirms sent, and now unknown (its signals are missing)        -> send it again unchanged: unknown never
+        resolves sent, resolved, and expired at the Alertmanager        -> forget it
 
-    What another symptom accounts for is told of only when that is no longer so: it should not page.
+    A symptom that another one explains is not sent while that is so, because it should not page.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kvwatch.core.export.alert_names import alert_labels
+from kvwatch.core.export.finding_text import finding_text
 from kvwatch.core.export.findings import Finding, causes_of, explained_by, findings, lifecycles
 from kvwatch.core.export.report import wall_offset
 from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.judgement.state import State
 from kvwatch.core.model.snapshot import EngineKey
-from kvwatch.text.evidence import format_evidence, split_thresholds
 
-LASTS = 3
-"""After how many repeats that did not come an alert is over by itself."""
-MOST_ENDED = 1000
-"""How many alerts that are over are kept until an Alertmanager confirms."""
-_MOST_CHARACTERS = 8192
+EXPIRE_AFTER_REPEATS = 3
+"""An alert expires by itself after this many repeats that did not arrive."""
+MAX_RESOLVED = 1000
+"""Resolved alerts that are kept until an Alertmanager confirms them."""
+_MAX_CHARACTERS = 8192
 
-Id = tuple[EngineKey, str]
-"""Whose symptom, and which."""
+NotificationId = tuple[EngineKey, str]
+"""The engine or target, and the symptom."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """One alert as it is told. Times in unix seconds; `ends_at` of one that fires lies in the future."""
+    """One alert to send. Times are unix seconds; `ends_at` of a firing one lies in the future."""
 
-    id: Id
+    id: NotificationId
     starts_at: float
     ends_at: float
     resolved: bool = False
@@ -52,121 +53,120 @@ class Notification:
 
 @dataclass(frozen=True, slots=True)
 class SentNotification:
-    """What an Alertmanager was told last, or may have been. `at`: when it was last told that it fires, monotonic."""
+    """The last notification that was sent, whether or not it arrived. `at`: when it was last sent as firing, in
+    monotonic seconds."""
 
-    notice: Notification
+    notification: Notification
     at: float
     confirmed: bool = False
 
 
-Ledger = Mapping[Id, SentNotification]
+Ledger = Mapping[NotificationId, SentNotification]
 
 
 def due_notifications(
     states: Iterable[State], ledger: Ledger, *, now: float, wall: float, repeat_s: float
 ) -> tuple[Notification, ...]:
-    """What must be told now (`now` monotonic, `wall` unix seconds): what fires first, then what is over.
+    """What must be sent now (`now` in monotonic, `wall` in unix seconds): firing alerts first, then resolved ones.
 
-    `ledger` as `kept` leaves it.
+    Call `prune_ledger` before.
     """
-    tell: list[Notification] = []
-    going_on: set[Id] = set()
-    explained: dict[Id, tuple[str, ...]] = {}
-    until = wall + LASTS * repeat_s
+    due: list[Notification] = []
+    firing: set[NotificationId] = set()
+    explained: dict[NotificationId, tuple[str, ...]] = {}
+    until = wall + EXPIRE_AFTER_REPEATS * repeat_s
     for state in states:
-        for one, told in _held(state, ledger):
-            going_on.add(one)
-            if not told.confirmed or now - told.at >= repeat_s:
-                tell.append(replace(told.notice, ends_at=until))
+        for id_, sent in _unknown_but_sent(state, ledger):
+            firing.add(id_)
+            if not sent.confirmed or now - sent.at >= repeat_s:
+                due.append(replace(sent.notification, ends_at=until))
         for finding in findings(state):
-            one = (finding.key, finding.symptom.id)
+            id_ = (finding.key, finding.symptom.id)
             if finding.explained_by:
-                explained[one] = finding.explained_by
+                explained[id_] = finding.explained_by
                 continue
-            going_on.add(one)
-            before = ledger.get(one)
-            if before is None or before.notice.resolved:
+            firing.add(id_)
+            before = ledger.get(id_)
+            if before is None or before.notification.resolved:
                 starts_at = min(finding.since + (wall_offset(state) or 0.0), wall)
             elif before.confirmed and now - before.at < repeat_s:
                 continue
             else:
-                starts_at = before.notice.starts_at
-            tell.append(Notification(one, starts_at, until, annotations=notification_text(finding)))
-    over = [
-        _ended(told.notice, wall, explained.get(one, ()))
-        for one, told in ledger.items()
-        if one not in going_on
+                starts_at = before.notification.starts_at
+            due.append(Notification(id_, starts_at, until, annotations=notification_text(finding)))
+    resolved = [
+        _resolve(sent.notification, wall, explained.get(id_, ()))
+        for id_, sent in ledger.items()
+        if id_ not in firing
     ]
-    return (*tell, *over)
+    return (*due, *resolved)
 
 
-def record_sent(ledger: Ledger, notices: Iterable[Notification], *, confirmed: bool, now: float) -> Ledger:
-    """The ledger after these were told; unless `confirmed` nobody knows whether they arrived."""
+def record_sent(
+    ledger: Ledger, notifications: Iterable[Notification], *, confirmed: bool, now: float
+) -> Ledger:
+    """The ledger after these were sent; without `confirmed` they may or may not have arrived."""
     after = dict(ledger)
-    for notice in notices:
-        before = after.pop(notice.id, None)
-        if not notice.resolved:
-            after[notice.id] = SentNotification(notice, now, confirmed)
+    for one in notifications:
+        before = after.pop(one.id, None)
+        if not one.resolved:
+            after[one.id] = SentNotification(one, now, confirmed)
         elif before is not None and not confirmed:
-            after[notice.id] = replace(before, notice=notice, confirmed=False)
+            after[one.id] = replace(before, notification=one, confirmed=False)
     return after
 
 
 def prune_ledger(ledger: Ledger, *, now: float, repeat_s: float) -> Ledger:
-    """The ledger without what has timed out at the Alertmanager by itself, and never too long."""
-    alive = {one: told for one, told in ledger.items() if now - told.at < LASTS * repeat_s}
-    ended = [one for one, told in alive.items() if told.notice.resolved]
-    for one in ended[: max(len(ended) - MOST_ENDED, 0)]:
-        del alive[one]
-    return alive
+    """The ledger without alerts that have expired at the Alertmanager, and with at most `MAX_RESOLVED` resolved
+    ones."""
+    kept = {id_: sent for id_, sent in ledger.items() if now - sent.at < EXPIRE_AFTER_REPEATS * repeat_s}
+    resolved = [id_ for id_, sent in kept.items() if sent.notification.resolved]
+    for id_ in resolved[: max(len(resolved) - MAX_RESOLVED, 0)]:
+        del kept[id_]
+    return kept
 
 
 def next_repeat(ledger: Ledger, repeat_s: float) -> float | None:
-    """When the next alert must be told again, monotonic; None if none goes on."""
-    return min((told.at + repeat_s for told in ledger.values() if told.confirmed), default=None)
+    """When the next alert must be repeated, in monotonic seconds; None without alerts."""
+    return min((sent.at + repeat_s for sent in ledger.values() if sent.confirmed), default=None)
 
 
-def _held(state: State, ledger: Ledger) -> Iterable[tuple[Id, SentNotification]]:
-    """What was told of as firing and can't be judged at present, unless something accounts for it."""
+def _unknown_but_sent(state: State, ledger: Ledger) -> Iterable[tuple[NotificationId, SentNotification]]:
+    """Alerts that were sent as firing and are unknown now, unless another symptom explains them."""
     causes = causes_of(state)
     for key, name, life in lifecycles(state):
-        told = ledger.get((key, name))
-        unseen = life.goes_on and life.stage is Stage.UNKNOWN
-        if told is not None and unseen and not told.notice.resolved and not explained_by(key, name, causes):
-            yield (key, name), told
+        sent = ledger.get((key, name))
+        unknown = life.still_firing and life.stage is Stage.UNKNOWN
+        if sent and unknown and not sent.notification.resolved and not explained_by(key, name, causes):
+            yield (key, name), sent
 
 
-def _ended(notice: Notification, wall: float, by: tuple[str, ...]) -> Notification:
-    """The end of an alert: now, or when it was first told of."""
-    if notice.resolved:
-        return notice
-    said = dict(notice.annotations)
+def _resolve(notification: Notification, wall: float, by: tuple[str, ...]) -> Notification:
+    """The alert as resolved: now, or at its first resolution."""
+    if notification.resolved:
+        return notification
+    annotations = dict(notification.annotations)
     if by:
-        said["description"] = (
-            f"It goes on, but is no longer told of by itself: {', '.join(by)} accounts for it. Act on that."
-        )
-    return replace(notice, ends_at=max(wall, notice.starts_at), resolved=True, annotations=said)
+        causes = " and ".join(by)
+        annotations["description"] = f"Still firing, now covered by {causes}. Fix {causes} first."
+    return replace(
+        notification,
+        ends_at=max(wall, notification.starts_at),
+        resolved=True,
+        annotations=annotations,
+    )
 
 
 def notification_text(finding: Finding) -> dict[str, str]:
-    """The texts of an alert: what is wrong and where, the numbers judged, and what to do, in order."""
-    key = finding.key
-    where = [key.target, key.model_name, f"engine {key.engine}" if key.engine else ""]
-    judged, limits = split_thresholds(finding.evidence)
-    evidence = [_words("Evidence", judged), _words("Thresholds", limits)]
-    actions = [f"{n}. {text}" for n, text in enumerate(finding.actions, 1)]
+    """The annotations of an alert: what is wrong and where, the evidence, and what to do, in order."""
+    text = finding_text(finding)
+    evidence = text.evidence_line()
     parts = [
-        finding.symptom.meaning,
-        " ".join(sentence for sentence in evidence if sentence),
-        "\n".join(["What to do, in this order:", *actions]) if actions else "",
+        text.meaning,
+        f"Evidence: {evidence}." if evidence else "",
+        "\n".join(["What to do, in this order:", *text.numbered_actions]) if text.actions else "",
     ]
     return {
-        "summary": f"{finding.symptom.title} ({', '.join(word for word in where if word)})",
-        "description": "\n\n".join(part for part in parts if part)[:_MOST_CHARACTERS],
+        "summary": f"{text.title} ({', '.join(text.where)})",
+        "description": "\n\n".join(part for part in parts if part)[:_MAX_CHARACTERS],
     }
-
-
-def _words(title: str, found: Mapping[str, object]) -> str:
-    """Names and values as a sentence; empty without any."""
-    said = "; ".join(format_evidence(name, value) for name, value in found.items())
-    return f"{title}: {said}." if said else ""

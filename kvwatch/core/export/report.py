@@ -1,8 +1,8 @@
-"""State as plain data for JSON, and its values in words: the same for the commands, the HTTP API, page and log.
+"""A state as plain data for JSON: the same for the commands, the HTTP API, the page and the log.
 
-Signals and derived numbers are named as their exported metric without the ``kvwatch_`` prefix; a labelled one
-as ``name{label="value"}``, a histogram as ``name_count`` and ``name_sum``. Seconds called ``t`` are monotonic,
-those called ``at`` are unix time.
+Signals and derived numbers have the name of their metric without the prefix ``kvwatch_``: a labelled one as
+``name{label="value"}``, a histogram as ``name_count`` and ``name_sum``. Times called ``t`` are monotonic seconds,
+those called ``at`` are unix seconds.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from kvwatch.text.numbers import format_duration
 
 
 def identity(key: EngineKey) -> dict[str, str]:
-    """The labels of a key; a key of the whole target has no model and no engine."""
+    """The labels of a key; the key of a whole target has no model and no engine."""
     return {k: v for k, v in zip(("target", "model_name", "engine"), key, strict=True) if v or k == "target"}
 
 
 def signals(snapshot: Snapshot) -> dict[str, float]:
-    """Every signal's number, flat."""
+    """The numbers of all signals, flat."""
     flat: dict[str, float] = {}
     for name, value in snapshot.values.items():
         if isinstance(value, Histogram):
@@ -40,14 +40,14 @@ def signals(snapshot: Snapshot) -> dict[str, float]:
 
 
 def config(found: CacheConfig) -> dict[str, Any]:
-    """What vLLM says of its cache; None where it does not."""
+    """vLLM's cache configuration; None is unknown."""
     if not found.known:
         return {}
     return {name: getattr(found, name) for name in CacheConfig.__slots__ if name not in {"known", "labels"}}
 
 
 def json_safe(value: Any) -> Any:
-    """`value` with what JSON has no word for (NaN, infinities) as None."""
+    """`value` with None in place of NaN and infinities, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -58,9 +58,9 @@ def json_safe(value: Any) -> Any:
 
 
 def seconds_unseen(state: State, one: EngineState, now: float | None = None) -> float | None:
-    """Seconds since an engine was last on a good page, at `now` (monotonic; else at the newest outcome).
+    """Seconds since an engine was last on a good page, at `now` (monotonic seconds; default: the newest outcome).
 
-    None if it was on the newest outcome, which was a good page: only then are its numbers those of now.
+    None if the newest outcome is a good page with the engine on it: only then are its numbers current.
     """
     if state.up and one.seen_at == state.good_at:
         return None
@@ -69,17 +69,17 @@ def seconds_unseen(state: State, one: EngineState, now: float | None = None) -> 
 
 
 def wall_offset(state: State) -> float | None:
-    """What to add to a monotonic time of the state for unix seconds; None before the first outcome."""
+    """The difference from the state's monotonic times to unix seconds; None before the first outcome."""
     return None if state.wall is None or state.now is None else state.wall - state.now
 
 
 def engine(
     state: EngineState, *, unseen_s: float | None = None, wall_offset: float | None = None
 ) -> dict[str, Any]:
-    """One engine: signals, what is missing and why, derived numbers, configuration, regime and its times.
+    """One engine: signals, missing signals with reasons, derived numbers, configuration, regime and its times.
 
-    With `unseen_s`, what `unseen` says, its numbers are not those of now and none is told; without, they are
-    those of the newest good page. `wall_offset`, what `offset` says, makes times of monotonic ones.
+    With `unseen_s` (from `seconds_unseen`) its numbers are not current and are left out. `wall_offset` is from the
+    function of that name.
     """
     numbers = _numbers(state) if unseen_s is None else _no_numbers(state, unseen_s)
     return (
@@ -123,7 +123,7 @@ def _no_numbers(state: EngineState, unseen_s: float) -> dict[str, Any]:
 
 
 def lifecycle(life: Lifecycle, *, wall_offset: float | None) -> dict[str, Any]:
-    """Where a symptom is; `since_at` is None before the first judgement."""
+    """The state of a symptom; `since_at` is None before the first judgement."""
     return {
         "state": str(life.stage),
         "since_at": None if life.since is None or wall_offset is None else life.since + wall_offset,
@@ -171,7 +171,7 @@ def event(found: Event) -> dict[str, Any]:
 
 
 def gpus(state: State, now: float | None = None) -> dict[str, Any]:
-    """The GPUs of a target at `now` (monotonic; else at the newest outcome), or why none is known."""
+    """The GPUs of a target at `now` (monotonic seconds; default: the newest outcome), or why none is known."""
     now = (state.now or 0.0) if now is None else now
     window = state.gpu
     source = window.reading.source if window.reading else ""
@@ -188,14 +188,15 @@ def gpus(state: State, now: float | None = None) -> dict[str, Any]:
                 "memory_used_bytes": one.memory_used_bytes,
                 "memory_free_bytes": one.memory_free_bytes,
             }
-            for one in window.now(now)
+            for one in window.current(now)
         ],
-        "gpus_missing": window.why_none(now) or None,
+        "gpus_missing": window.why_unknown(now) or None,
     }
 
 
 def target(state: State, now: float | None = None) -> dict[str, Any]:
-    """A target whole, at `now` (monotonic; else at the newest outcome). Only numbers of now are told."""
+    """All of a target at `now` (monotonic seconds; default: the newest outcome). Only current numbers are
+    included."""
     error, shift = state.error, wall_offset(state)
     return {
         "target": state.target,

@@ -1,10 +1,10 @@
-"""Samples of a page to one Snapshot per engine.
+"""Turns the samples of a page into one Snapshot per engine.
 
 Theory of operation
-    Everything but the numbers is the same from scrape to scrape: which series belong to which engine, which
-    alias of a signal is the best one exposed, what the cache configuration says, what is missing and why.
-    So a page is normalised in two steps. A `Plan` (`plan.py`) is worked out from the series alone and kept as
-    long as they stay the same; applying it picks numbers out of a list. A changed page makes a new plan.
+    From scrape to scrape only the numbers change. Which series belong to which engine, which alias of a signal to
+    read, what the cache configuration says and what is missing all stay the same. So a page is normalised in two
+    steps: a `SeriesMap` (`series_map.py`) is built from the series alone and kept while they stay the same; applying
+    it picks numbers out of a list.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from kvwatch.core.exposition.series_map import SeriesMap, SeriesMapper, SignalSo
 from kvwatch.core.model.signals import BY_NAME, CORE, SignalKind
 from kvwatch.core.model.snapshot import NOT_YET, EngineKey, Histogram, Snapshot, Value
 
+_MAX_MAPS, _MAX_MAPPED_SERIES = 4, 100_000
+"""Limits of the kept maps: their number, and their series in total."""
+_SPECULATIVE = "speculative decoding is on: this is the time between outputs of several tokens each"
+
 
 @dataclass(frozen=True, slots=True)
 class NormalisedPage:
     """A normalised page.
 
-    `engines` by key; `server` has what concerns the whole target. `unknown_families` are vLLM's families that
-    kvwatch has never heard of: tomorrow's rename. `exposed` are the sample names that were read.
-    `configured` says that a cache configuration was there, which even an idle server shows. `left_out` is how many
-    series are not read because they are beyond the limits (`kvwatch.core.exposition.series_map`).
+    `server` holds the signals of the whole target. `unknown_families` are vLLM families that kvwatch does not know,
+    such as a new name in a new release. `exposed` are the sample names that were read. `configured`: a cache
+    configuration is exposed, which is so even on an idle server. `left_out` counts series beyond the limits
+    (`kvwatch.core.exposition.series_map`).
     """
 
     engines: Mapping[EngineKey, Snapshot]
@@ -37,78 +41,76 @@ class NormalisedPage:
     left_out: int = 0
 
 
-_PLANS, _MOST_HELD = 4, 100_000
-"""How many plans are remembered, of as many series in all."""
-_SPECULATIVE = "speculative decoding is on: an output is several tokens, so this is the time between outputs"
-
-
 class PageNormaliser:
-    """Reads the pages of one target: bytes to `Page`. Remembers series and plans, which hardly change.
-
-    A cache of a pure function: what it read before never changes what it says.
-    """
+    """Reads the pages of one target. Keeps series and maps as a cache, which never changes a result."""
 
     def __init__(self, vocabulary: Vocabulary, target: str) -> None:
         self.vocabulary = vocabulary
         self.target = target
         self._reader = PageReader(lambda name: vocabulary.role(name) is not None, vocabulary.begins)
-        self._plans: list[SeriesMap] = []
+        self._maps: list[SeriesMap] = []
 
     def read(self, body: bytes, *, openmetrics: bool = False) -> NormalisedPage:
-        """Normalises a page; raises `kvwatch.core.exposition.parser.BadExposition`."""
+        """Normalises a page. Raises `kvwatch.core.exposition.parser.ExpositionError`."""
         page = self._reader.read(body, openmetrics=openmetrics)
-        return self._apply(self._plan(page), page.values)
+        return self._apply(self._map_of(page), page.values)
 
-    def _plan(self, page: Exposition) -> SeriesMap:
-        for plan in () if page.conflicts else self._plans:
-            if plan.series == page.series and plan.help == page.help and plan.families == page.families:
-                return plan
-        plan = SeriesMapper(self.vocabulary, page).plan()
+    def _map_of(self, page: Exposition) -> SeriesMap:
+        for known in () if page.conflicts else self._maps:
+            if known.series == page.series and known.help == page.help and known.families == page.families:
+                return known
+        new = SeriesMapper(self.vocabulary, page).build()
         if not page.conflicts:
-            self._keep(plan)
-        return plan
+            self._keep(new)
+        return new
 
-    def _keep(self, plan: SeriesMap) -> None:
-        """Remembers a plan, and as many of the last ones as weigh little."""
-        held, kept = plan.weight, [plan]
-        for one in self._plans[: _PLANS - 1]:
-            held += one.weight
-            if held <= _MOST_HELD:
-                kept.append(one)
-        self._plans = kept
+    def _keep(self, new: SeriesMap) -> None:
+        """Keeps a new map and, within the limits, the latest ones before it."""
+        series, kept = new.weight, [new]
+        for old in self._maps[: _MAX_MAPS - 1]:
+            series += old.weight
+            if series <= _MAX_MAPPED_SERIES:
+                kept.append(old)
+        self._maps = kept
 
-    def _apply(self, plan: SeriesMap, values: Sequence[float]) -> NormalisedPage:
+    def _apply(self, series_map: SeriesMap, values: Sequence[float]) -> NormalisedPage:
         engines = {}
-        for (model, engine), one in plan.engines.items():
+        for (model, engine), one in series_map.engines.items():
             key = EngineKey(self.target, model, engine)
-            found, missing, caveats = _read(one.reads, values)
-            served = _served(found)
+            found, missing, caveats = _read(one.sources, values)
+            served = _has_served(found)
             if not served:
-                self._not_yet(missing, one.reads)
+                self._explain_late_gauges(missing, one.sources)
             if found.get("spec_decode_draft_tokens_total"):
                 caveats["inter_token_latency_seconds"] = _SPECULATIVE
             engines[key] = Snapshot(
                 key, found, missing, caveats, one.config, one.generation, one.features, served
             )
-        server = Snapshot(EngineKey(self.target), *_read(plan.server, values))
-        return NormalisedPage(engines, server, plan.unknown, plan.exposed, plan.configured, plan.left_out)
+        return NormalisedPage(
+            engines,
+            Snapshot(EngineKey(self.target), *_read(series_map.server, values)),
+            series_map.unknown,
+            series_map.exposed,
+            series_map.configured,
+            series_map.left_out,
+        )
 
-    def _not_yet(self, missing: dict[str, str], reads: SignalSources) -> None:
-        """Before the first request some releases show no gauges: that is no fault of theirs."""
+    def _explain_late_gauges(self, missing: dict[str, str], sources: SignalSources) -> None:
+        """Some releases expose no gauges before the first request; that is no fault."""
         for name in CORE:
-            if name in reads.absent:
+            if name in sources.absent:
                 names = ", ".join(self.vocabulary.names_of(name))
-                missing[name] = f"{NOT_YET}: it comes with the first request served (looked for {names})"
+                missing[name] = f"{NOT_YET}: vLLM exposes it from the first request on (looked for {names})"
 
 
 def _read(
-    reads: SignalSources, values: Sequence[float]
+    sources: SignalSources, values: Sequence[float]
 ) -> tuple[dict[str, Value], dict[str, str], dict[str, str]]:
-    """Values, reasons of missing ones, and caveats, by signal."""
+    """Values, reasons for missing ones, and caveats, by signal."""
     found: dict[str, Value] = {}
-    missing = dict(reads.absent)
+    missing = dict(sources.absent)
     caveats: dict[str, str] = {}
-    for signal, candidates in reads.present:
+    for signal, candidates in sources.present:
         reason = ""
         for candidate, scale in candidates:
             value = candidate.read(values, signal, scale) if isinstance(scale, float) else scale
@@ -123,8 +125,8 @@ def _read(
     return found, missing, caveats
 
 
-def _served(found: Mapping[str, Value]) -> bool:
-    """Whether any counter shows that this engine ever did anything."""
+def _has_served(found: Mapping[str, Value]) -> bool:
+    """Whether any counter shows that this engine served a request."""
     return any(
         value > 0 if isinstance(value, float) else isinstance(value, Histogram) and value.count > 0
         for name, value in found.items()

@@ -1,7 +1,7 @@
-"""One alias of one signal as exposed for one engine: where its numbers are on a page, and how they are read.
+"""One alias of one signal as exposed for one engine: where its numbers are on a page, and how to read them.
 
-A candidate gives a value or says why it gives none. Series that should say the same (``pid`` of multi-process
-mode, copies of a relay) must agree; otherwise nobody can say which one is alive.
+A candidate gives a value, or the reason why it gives none. Series that should be equal (one per ``pid`` in
+multi-process mode, copies from a relay) must agree; otherwise nothing shows which one is alive.
 """
 
 from __future__ import annotations
@@ -10,22 +10,29 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import NamedTuple
 
 from kvwatch.core.dialect.vllm import Alias, Part, Unit
 from kvwatch.core.model.signals import Signal, SignalKind
 from kvwatch.core.model.snapshot import CacheConfig, Histogram, Value
 
-Ladder = tuple[
-    tuple[float, ...],
-    Callable[[Sequence[float]], tuple[float, ...]],
-    int | None,
-    tuple[tuple[int, int], ...],
-]
+_TOLERANCE = 1.0001
+"""A value this much above the highest possible one is a rounding error."""
+
+
+class _BucketLayout(NamedTuple):
+    """Finite bounds ascending, a function that picks their counts, the index of the +Inf bucket, and pairs of indexes
+    whose values must be equal."""
+
+    bounds: tuple[float, ...]
+    counts: Callable[[Sequence[float]], tuple[float, ...]]
+    infinite: int | None
+    copies: tuple[tuple[int, int], ...]
 
 
 @dataclass(slots=True)
 class SeriesCandidate:
-    """One alias as exposed for one signal of one engine: where its numbers are in the list of values."""
+    """One alias of one signal of one engine: the indexes of its numbers in the list of values."""
 
     alias: Alias
     single: list[int] = field(default_factory=list)
@@ -33,7 +40,7 @@ class SeriesCandidate:
     sums: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     buckets: dict[float, list[int]] = field(default_factory=dict)
-    _ladder: Ladder | None = None
+    _layout: _BucketLayout | None = None
 
     def add(self, part: Part, label: str | None, le: float | None, index: int) -> None:
         if part is Part.SUM:
@@ -49,40 +56,39 @@ class SeriesCandidate:
             self.single.append(index)
 
     def read(self, values: Sequence[float], signal: Signal, scale: float) -> Value | str:
-        """The value, or why there is none."""
+        """The value, or the reason why it is missing."""
         if signal.kind is SignalKind.HISTOGRAM:
             return self._histogram(values)
         if signal.dimension:
             found: dict[str, float] = {}
             for label, indexes in self.by_label.items():
-                one = _agreed(values, indexes, signal, scale)
+                one = _single_value(values, indexes, signal, scale)
                 if isinstance(one, str):
                     return one
                 found[label] = one
             return found or f"exposed without the label '{self.alias.label}'"
-        return _agreed(values, self.single, signal, scale)
+        return _single_value(values, self.single, signal, scale)
 
     def _histogram(self, values: Sequence[float]) -> Value | str:
         if not self.sums or not self.counts:
             return "the histogram's sum or count is not exposed"
-        if self._ladder is None:
-            self._ladder = self._climb()
-        bounds, at, infinite, copies = self._ladder
+        if self._layout is None:
+            self._layout = self._bucket_layout()
+        bounds, pick, infinite, copies = self._layout
         if copies and any(values[one] != values[other] for one, other in copies):
             return "several series of one engine disagree"
         total, count = values[self.sums[0]], values[self.counts[0]]
         if infinite is not None:
-            count = values[infinite]  # taken with the buckets; `_count` may be a moment younger
-        counts = at(values)
-        rising = [0.0, *counts, count]
-        if not math.isfinite(sum(rising) + total):
+            count = values[infinite]  # of the same moment as the buckets; `_count` may be newer
+        counts = pick(values)
+        cumulative = [0.0, *counts, count]
+        if not math.isfinite(sum(cumulative) + total):
             return "not a number"
-        if rising != sorted(rising):
+        if cumulative != sorted(cumulative):
             return "the buckets are not cumulative"
         return Histogram(total, count, bounds, counts)
 
-    def _climb(self) -> Ladder:
-        """Finite bounds ascending, what picks their counts, where the last one is, and which must agree."""
+    def _bucket_layout(self) -> _BucketLayout:
         finite = sorted(le for le in self.buckets if not math.isinf(le))
         infinite = self.buckets.get(math.inf)
         copies = tuple(
@@ -90,27 +96,25 @@ class SeriesCandidate:
             for found in (self.sums, self.counts, *self.buckets.values())
             for other in found[1:]
         )
-        return (
-            tuple(finite),
-            _picker([self.buckets[le][0] for le in finite]),
-            infinite[0] if infinite else None,
-            copies,
-        )
+        pick = _picker([self.buckets[le][0] for le in finite])
+        return _BucketLayout(tuple(finite), pick, infinite[0] if infinite else None, copies)
 
 
 def _picker(indexes: Sequence[int]) -> Callable[[Sequence[float]], tuple[float, ...]]:
-    """What picks the values at some indexes."""
+    """A function that picks the values at `indexes`."""
     if len(indexes) > 1:
         return itemgetter(*indexes)
     return lambda values: tuple(values[i] for i in indexes)
 
 
-def _agreed(values: Sequence[float], indexes: Sequence[int], signal: Signal, scale: float) -> float | str:
+def _single_value(
+    values: Sequence[float], indexes: Sequence[int], signal: Signal, scale: float
+) -> float | str:
     value = values[indexes[0]] if indexes else math.nan
     if not indexes:
         return "exposed with labels that kvwatch does not expect"
     if len(indexes) > 1 and any(values[i] != value for i in indexes[1:]):
-        return "several processes or copies report different values, and nothing says which one is alive"
+        return "several processes or copies report different values, and nothing shows which one is alive"
     if not math.isfinite(value):
         return f"vLLM reports {value}"
     if value < signal.low:
@@ -119,15 +123,16 @@ def _agreed(values: Sequence[float], indexes: Sequence[int], signal: Signal, sca
         return f"vLLM reports {value:g}, below {signal.low:g}"
     value *= scale
     if value > signal.high:
-        if value <= signal.high * 1.0001:
+        if value <= signal.high * _TOLERANCE:
             return signal.high
-        return f"vLLM reports {value:g}, above {signal.high:g}: dead processes may be counted"
+        return f"vLLM reports {value:g}, above {signal.high:g}: it may count processes that died"
     return value
 
 
 def scale_of(alias: Alias, config: CacheConfig) -> float | str:
+    """The factor from the exposed unit to the signal's, or the reason why it is unknown."""
     if alias.unit is Unit.SAME:
         return 1.0
     if alias.unit is Unit.BLOCKS:
         return config.block_size or "counted in blocks, and the block size is not exposed"
-    return "blocks or tokens: its HELP text, which would say which, is not on the page"
+    return "counted in blocks or tokens: the HELP text that says which is not on the page"

@@ -1,10 +1,10 @@
-"""Which series of a page stand for which signal of which engine: everything about a page but its numbers.
+"""Maps the series of a page to the signals of its engines: everything about a page except its numbers.
 
-- Candidates of a signal are ordered: newest alias, preferred spelling, exact name. The first that gives
-  one unambiguous value wins; candidates are never added up.
-- A router's copies (label ``server``, no ``model_name``) are refused.
-- Replicas that a relay puts on one page (``ReplicaId``, ``WorkerId``) are engines of their own.
-- The cache configuration joins by engine: it has no ``model_name``.
+- Candidates of a signal are ordered by newest alias, preferred spelling, exact name. The first that gives one
+  unambiguous value wins; candidates are never added up.
+- A router's copies (label ``server``, no ``model_name``) are ignored.
+- Replicas that a relay puts on one page (``ReplicaId``, ``WorkerId``) are separate engines.
+- The cache configuration joins by engine, because it has no ``model_name``.
 """
 
 from __future__ import annotations
@@ -16,35 +16,36 @@ from dataclasses import dataclass
 from kvwatch.core.dialect.vllm import CONFIG_LABELS, FEATURES, RAY, Alias, Part, Role, Vocabulary
 from kvwatch.core.exposition.parser import Exposition, SeriesKey
 from kvwatch.core.exposition.series_candidate import SeriesCandidate, scale_of
-from kvwatch.core.model.signals import SIGNALS, Level, Signal, SignalKind
+from kvwatch.core.model.signals import SIGNALS, Signal, SignalKind, SignalScope
 from kvwatch.core.model.snapshot import CacheConfig
 
 _REPLICA_LABELS = ("ReplicaId", "WorkerId")
-#: What is beyond these is a broken or hostile page, not vLLM: it is counted, and not read.
 MAX_ENGINES = 256
+"""A page beyond this or one of the following limits is broken or hostile: its further series are counted, not
+read."""
 _MAX_DIMENSION = 32
 """Label values of one signal."""
 _MAX_BUCKETS = 200
 _MAX_CONFIGS = 32
-"""Series that should all say the same of one engine's cache."""
+"""Series of one engine's cache configuration, which should all be equal."""
 _MAX_NAME = 1000
-"""Characters of what tells an engine, or a label value of a signal: each stands in hundreds of exported series."""
+"""Characters of a model, engine or label value: each appears in hundreds of exported series."""
 _MAX_UNKNOWN, _MAX_FAMILY = 100, 200
-"""Families that are listed, and characters of each."""
-
-#: Labels of a configuration that say whose it is, not what.
-_WHOSE = frozenset({*_REPLICA_LABELS, "engine", "model_name", "pid", "server"})
-_MOST_LABELS, _LONGEST = 100, 200
+"""Unknown families that are listed, and characters of each."""
+_MAX_LABELS, _MAX_LABEL_VALUE = 100, 200
+"""Labels of a cache configuration that are kept, and characters of each value."""
+_IDENTITY_LABELS = frozenset({*_REPLICA_LABELS, "engine", "model_name", "pid", "server"})
+"""Labels of a cache configuration that identify its engine."""
 
 Order = tuple[int, int, bool]
-"""Rank of the alias, rank of the spelling, and whether the name is inexact: the least comes first."""
+"""Rank of the alias, rank of the spelling, and whether the name is inexact; the lowest comes first."""
 Slots = Mapping[str, Mapping[Order, SeriesCandidate]]
 
 
 @dataclass(slots=True)
 class SignalSources:
-    """What to read for one engine or the server: candidates by signal, each with its scale or why it has none,
-    and the signals that nothing on the page stands for, with the reason."""
+    """How to read the signals of one engine or the server: the candidates of each signal on the page, with their
+    scale or why it is unknown, and the reasons for signals that are not on the page."""
 
     present: list[tuple[Signal, list[tuple[SeriesCandidate, float | str]]]]
     absent: dict[str, str]
@@ -52,9 +53,9 @@ class SignalSources:
 
 @dataclass(slots=True)
 class EngineMap:
-    """How one engine is read, and what is known of it without its numbers."""
+    """How to read one engine, and what its series show apart from numbers."""
 
-    reads: SignalSources
+    sources: SignalSources
     config: CacheConfig
     generation: str
     features: frozenset[str]
@@ -62,7 +63,7 @@ class EngineMap:
 
 @dataclass(slots=True)
 class SeriesMap:
-    """How a page is read. Holds for every page of the same `series`, `help` and `families`."""
+    """How to read a page. Valid for every page with the same `series`, `help` and `families`."""
 
     series: list[SeriesKey]
     help: dict[str, str]
@@ -73,16 +74,16 @@ class SeriesMap:
     exposed: tuple[str, ...]
     configured: bool
     left_out: int
-    """Series that are not read because they are beyond the limits."""
+    """Series that are not read because they exceed a limit."""
 
     @property
     def weight(self) -> int:
-        """How much is held for it, roughly, in series."""
+        """Approximate memory, in series."""
         return len(self.series) + len(self.families)
 
 
 class SeriesMapper:
-    """Works out a plan from the series of a page."""
+    """Builds the map of a page."""
 
     def __init__(self, vocabulary: Vocabulary, page: Exposition) -> None:
         self.vocabulary = vocabulary
@@ -90,25 +91,25 @@ class SeriesMapper:
         self.engines: dict[tuple[str, str], dict[str, dict[Order, SeriesCandidate]]] = {}
         self.server: dict[str, dict[Order, SeriesCandidate]] = {}
         self.configs: dict[tuple[str, str], list[dict[str, str]]] = {}
-        """By replica and engine, each empty where the series has no such label."""
-        self.said: dict[tuple[str, str], list[dict[str, str]]] = {}
-        """All labels of `configs`, as they stand there."""
-        self.labelled: set[tuple[str, str]] = set()
+        """Labels of the cache configurations that are read, by replica and engine (empty without such a label)."""
+        self.config_labels: dict[tuple[str, str], list[dict[str, str]]] = {}
+        """All labels of the cache configurations, likewise."""
+        self.with_engine_label: set[tuple[str, str]] = set()
         self.left_out = 0
 
-    def plan(self) -> SeriesMap:
+    def build(self) -> SeriesMap:
         page = self.page
         for index, series in enumerate(page.series):
             role = self.vocabulary.role(series.name)
             if role is not None and not self._place(series, role, index):
                 self.left_out += 1
         features = self._features(page.families)
-        engines = {key: self._engine_plan(key, found, features) for key, found in self.engines.items()}
+        engines = {key: self._engine_map(key, found, features) for key, found in self.engines.items()}
         return SeriesMap(
             series=page.series,
             help=page.help,
             engines=engines,
-            server=self._reads(Level.TARGET, self.server, CacheConfig()),
+            server=self._sources(SignalScope.TARGET, self.server, CacheConfig()),
             unknown=self._unknown(page.families),
             families=page.families,
             exposed=tuple(sorted({series.name for series in page.series})),
@@ -116,41 +117,41 @@ class SeriesMapper:
             left_out=self.left_out,
         )
 
-    def _engine_plan(self, key: tuple[str, str], found: Slots, features: frozenset[str]) -> EngineMap:
+    def _engine_map(self, key: tuple[str, str], found: Slots, features: frozenset[str]) -> EngineMap:
         config = self._config(key[1])
-        reads = self._reads(Level.ENGINE, found, config)
+        sources = self._sources(SignalScope.ENGINE, found, config)
         if not config.known:
-            reads.absent["cache_config"] = why_absent(self.vocabulary, "cache_config")
-        return EngineMap(reads, config, self._generation(key, found), features)
+            sources.absent["cache_config"] = why_absent(self.vocabulary, "cache_config")
+        return EngineMap(sources, config, self._generation(key, found), features)
 
-    def _reads(self, level: Level, slots: Slots, config: CacheConfig) -> SignalSources:
-        reads = SignalSources([], {})
+    def _sources(self, scope: SignalScope, slots: Slots, config: CacheConfig) -> SignalSources:
+        sources = SignalSources([], {})
         for signal in SIGNALS:
-            if signal.level is not level or signal.kind is SignalKind.INFO:
+            if signal.scope is not scope or signal.kind is SignalKind.INFO:
                 continue
             ranked = slots.get(signal.name)
             if not ranked:
-                reads.absent[signal.name] = why_absent(self.vocabulary, signal.name)
+                sources.absent[signal.name] = why_absent(self.vocabulary, signal.name)
                 continue
             found = [ranked[order] for order in sorted(ranked)]
-            reads.present.append((signal, [(one, scale_of(one.alias, config)) for one in found]))
-        return reads
+            sources.present.append((signal, [(one, scale_of(one.alias, config)) for one in found]))
+        return sources
 
     def _place(self, series: SeriesKey, role: Role, index: int) -> bool:
-        """Puts a series where it belongs, if it belongs anywhere; False if it is beyond the limits."""
+        """Adds a series to its candidate, if it has one; returns False if it exceeds a limit."""
         signal = role.signal
         labels = dict(series.labels)
         if "server" in labels and "model_name" not in labels:
             return True
         if signal.kind is SignalKind.INFO:
             return self._place_config(labels)
-        rank, alias = self._alias(role, series.name)
+        rank, alias = self._ranked_alias(role, series.name)
         if any(labels.get(name) != value for name, value in alias.where):
             return True
         label = labels.get(alias.label) if signal.dimension else None
-        if signal.dimension and (label is None or label in alias.but):
+        if signal.dimension and (label is None or label in alias.excluded):
             return True
-        slot = self.server if signal.level is Level.TARGET else self._slot(labels)
+        slot = self.server if signal.scope is SignalScope.TARGET else self._slot(labels)
         if slot is None:
             return False
         order = (rank, role.spelling, not role.exact)
@@ -162,16 +163,16 @@ class SeriesMapper:
             return False
         candidate.add(role.part, label, le, index)
         if series in self.page.conflicts:
-            candidate.add(role.part, label, le, self._other())
+            candidate.add(role.part, label, le, self._nan_index())
         return True
 
     def _slot(self, labels: Mapping[str, str]) -> dict[str, dict[Order, SeriesCandidate]] | None:
-        """Where signals of an engine go; None for one beyond the limits."""
+        """The candidates of an engine; None if it exceeds a limit."""
         key = (labels.get("model_name", ""), _engine(labels))
         if key not in self.engines and (len(self.engines) >= MAX_ENGINES or max(map(len, key)) > _MAX_NAME):
             return None
         if "engine" in labels:
-            self.labelled.add(key)
+            self.with_engine_label.add(key)
         return self.engines.setdefault(key, {})
 
     def _place_config(self, labels: Mapping[str, str]) -> bool:
@@ -179,21 +180,21 @@ class SeriesMapper:
         found = {name: value for name in CONFIG_LABELS if (value := _text(labels.get(name))) is not None}
         if key not in self.configs and len(self.configs) >= MAX_ENGINES:
             return False
-        said = self.configs.setdefault(key, [])
-        if len(said) >= _MAX_CONFIGS or any(len(value) > _MAX_NAME for value in found.values()):
+        configs = self.configs.setdefault(key, [])
+        if len(configs) >= _MAX_CONFIGS or any(len(value) > _MAX_NAME for value in found.values()):
             return False
-        said.append(found)
-        self.said.setdefault(key, []).append(
-            {name: value[:_LONGEST] for name, value in labels.items() if name not in _WHOSE}
+        configs.append(found)
+        self.config_labels.setdefault(key, []).append(
+            {name: value[:_MAX_LABEL_VALUE] for name, value in labels.items() if name not in _IDENTITY_LABELS}
         )
         return True
 
-    def _other(self) -> int:
-        """An index whose value certainly differs: a series exposed twice with different values is ambiguous."""
+    def _nan_index(self) -> int:
+        """The index of a value that differs from any other, which makes a series with two values ambiguous."""
         self.page.values.append(math.nan)
         return len(self.page.values) - 1
 
-    def _alias(self, role: Role, name: str) -> tuple[int, Alias]:
+    def _ranked_alias(self, role: Role, name: str) -> tuple[int, Alias]:
         if len(role.aliases) > 1:
             text = self._help(role, name)
             for rank, alias in role.aliases:
@@ -202,7 +203,7 @@ class SeriesMapper:
         return role.aliases[0]
 
     def _help(self, role: Role, name: str) -> str:
-        """A sample's HELP text, which may lack its ``_total`` and may have kept a colon that the sample lost."""
+        """A sample's HELP text. Its family may lack the ``_total``, or have a colon that the sample lost."""
         bare = name.removeprefix(self.vocabulary.spellings[role.spelling]).removesuffix("_total")
         families = (spelling + bare + end for spelling in self.vocabulary.spellings for end in ("", "_total"))
         return next((self.page.help[family] for family in families if family in self.page.help), "")
@@ -214,9 +215,11 @@ class SeriesMapper:
         if key is None:
             return CacheConfig()
         found = _common(self.configs[key])
-        # Under internal data parallelism vLLM repeats the sum over engines on every engine's series.
+        # Under internal data parallelism every engine's series has the sum over all engines.
         sharing = sum(
-            1 for (of, _), other in self.configs.items() if of == key[0] and _common(other) == found
+            1
+            for (replica_of, _), other in self.configs.items()
+            if replica_of == key[0] and _common(other) == found
         )
         blocks = _number(found.get("num_gpu_blocks"))
         return CacheConfig(
@@ -232,11 +235,11 @@ class SeriesMapper:
             prefix_match_unit=_number(found.get("prefix_match_unit")),
             hybrid=any(_number(found.get(n)) for n in ("mamba_page_size_padded", "mamba_block_size")),
             known=True,
-            labels=tuple(sorted(_common(self.said[key]).items())[:_MOST_LABELS]),
+            labels=tuple(sorted(_common(self.config_labels[key]).items())[:_MAX_LABELS]),
         )
 
     def _generation(self, key: tuple[str, str], found: Mapping[str, object]) -> str:
-        if key in self.labelled or "prefix_cache_queried_tokens_total" in found:
+        if key in self.with_engine_label or "prefix_cache_queried_tokens_total" in found:
             return "v1"
         return "v0"
 
@@ -259,7 +262,7 @@ class SeriesMapper:
 
 
 def why_absent(vocabulary: Vocabulary, signal: str) -> str:
-    """Why a signal is missing that no series on the page stands for."""
+    """Why a signal is missing: which names were looked for, and which option exposes it."""
     names = ", ".join(vocabulary.names_of(signal))
     options = " or ".join(vocabulary.options_of(signal))
     hint = f"; vLLM exposes it only with {options}" if options else ""
@@ -267,27 +270,27 @@ def why_absent(vocabulary: Vocabulary, signal: str) -> str:
 
 
 def _engine(labels: Mapping[str, str]) -> str:
-    """The engine's number; "0" where vLLM has no such label (v0, and v1 before 0.8.3)."""
+    """The engine's number; "0" if vLLM has no such label (v0, and v1 before 0.8.3)."""
     engine, replica = labels.get("engine", "0"), _replica(labels)
     return f"{engine}/{replica}" if replica else engine
 
 
-def _fits(label: str, known: Collection[str], most: int) -> bool:
-    """Whether a label value is one of those known, or may be one more."""
-    return label in known or (len(known) < most and len(label) <= _MAX_NAME)
+def _fits(label: str, known: Collection[str], limit: int) -> bool:
+    """Whether a label value is known or may be added."""
+    return label in known or (len(known) < limit and len(label) <= _MAX_NAME)
 
 
 def _common(rows: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """What several series of one engine (a former run's, another process') say, where they agree."""
-    said: dict[str, set[str]] = {}
+    """The labels on which several series of one engine agree (a previous run's, another process')."""
+    values_of: dict[str, set[str]] = {}
     for row in rows:
         for name, value in row.items():
-            said.setdefault(name, set()).add(value)
-    return {name: values.pop() for name, values in said.items() if len(values) == 1}
+            values_of.setdefault(name, set()).add(value)
+    return {name: values.pop() for name, values in values_of.items() if len(values) == 1}
 
 
 def _replica(labels: Mapping[str, str]) -> str:
-    """Which of several servers that a relay puts on one page; empty on a page of vLLM's own."""
+    """The replica on a relay's page; empty on vLLM's own page."""
     return next((labels[name] for name in _REPLICA_LABELS if labels.get(name)), "")
 
 
@@ -304,7 +307,7 @@ def _text(value: str | None) -> str | None:
 
 
 def _number(text: str | None) -> float | None:
-    """A number in a label; None for "None", for none, and for what no count can be."""
+    """A number in a label; None for "None", a missing label, or a value that no count can have."""
     try:
         value = float(text or "")
     except ValueError:

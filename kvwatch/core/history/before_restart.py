@@ -1,7 +1,7 @@
-"""What was seen of an engine before other processes of vLLM took over: kept to be shown, judged by nobody.
+"""What kvwatch saw of an engine's earlier processes. Shown to people; never judged.
 
-A restart ends an engine's windows, since what the old process did says nothing of the new one. Who looks at what
-happened wants to see both, the restart between them.
+A restart ends an engine's windows, because numbers of the old process say nothing about the new one. A person who
+looks at an incident wants both, with the restart between them.
 """
 
 from __future__ import annotations
@@ -12,64 +12,66 @@ from dataclasses import dataclass, field
 from kvwatch.core.history.window import TRACKED, HistogramTotals, Sample, Windows
 from kvwatch.core.model.timed_rows import History
 
-_ENOUGH = 2
-"""Fewer histograms of one process have no increase between them."""
+_MIN_HISTOGRAMS = 2
+"""An increase needs two histograms of one process."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeforeRestart:
     """The earlier processes of one engine.
 
-    `samples` of all of them, oldest first, each counter going on from where the process before left it, as
-    `risen` (by the order of `TRACKED`) says of the newest; `ladders` are those of each process.
+    `samples` are of all of them, oldest first; each process continues the counter totals of the one before. `totals`
+    are the totals at the end, in the order of `TRACKED`. `histograms` has one history per process.
     """
 
     samples: History[Sample] = field(default_factory=History)
-    ladders: tuple[History[HistogramTotals], ...] = ()
-    risen: tuple[float, ...] = (0.0,) * len(TRACKED)
+    histograms: tuple[History[HistogramTotals], ...] = ()
+    totals: tuple[float, ...] = (0.0,) * len(TRACKED)
 
-    def ended(self, windows: Windows, keep_s: float) -> BeforeRestart:
-        """With what was seen of a process that is no more."""
+    def with_process(self, windows: Windows, keep_s: float) -> BeforeRestart:
+        """The earlier processes including one that ended, whose histories are `windows`."""
         samples, last = self.samples, windows.samples.last
         if last is None:
             return self
-        for row in self.continued(windows.samples.rows()):
+        for row in self._add_totals(windows.samples.rows()):
             samples = samples.append(row, keep_s)
-        ladders = (*self.ladders, windows.ladders) if len(windows.ladders) >= _ENOUGH else self.ladders
-        climbed = _newest(windows.samples.rows())
+        histograms = self.histograms
+        if len(windows.histograms) >= _MIN_HISTOGRAMS:
+            histograms = (*histograms, windows.histograms)
+        newest = _newest_totals(windows.samples.rows())
         return BeforeRestart(
-            samples, ladders, tuple([a + b for a, b in zip(self.risen, climbed, strict=True)])
+            samples, histograms, tuple([a + b for a, b in zip(self.totals, newest, strict=True)])
         )
 
-    def kept(self, start: float) -> BeforeRestart:
-        """Without what is wholly older than `start`."""
-        if not self.samples and not self.ladders:
+    def without_before(self, start: float) -> BeforeRestart:
+        """The earlier processes without what is wholly older than `start`."""
+        if not self.samples and not self.histograms:
             return self
-        left = [one for one in self.ladders if one.last is not None and one.last.t >= start]
-        return BeforeRestart(self.samples.kept(start), tuple(left), self.risen)
+        kept = [one for one in self.histograms if one.last is not None and one.last.t >= start]
+        return BeforeRestart(self.samples.without_before(start), tuple(kept), self.totals)
 
-    def continued(self, rows: Sequence[Sample]) -> Iterator[Sample]:
-        """Samples of the process that came after, counted on from where this ended."""
-        if not any(self.risen):
+    def with_current(self, windows: Windows, start: float) -> list[Sample]:
+        """All samples from `start` on, oldest first, including those of the current process."""
+        rows = [*self.samples.since(start), *self._add_totals(windows.samples.since(start))]
+        return [row for row in rows if row.t >= start]
+
+    def _add_totals(self, rows: Sequence[Sample]) -> Iterator[Sample]:
+        """Samples of the next process, with the totals of the earlier ones added."""
+        if not any(self.totals):
             yield from rows
             return
         for row in rows:
-            climbs = [
-                None if climb is None else base + climb
-                for base, climb in zip(self.risen, row.climbs, strict=True)
+            totals = [
+                None if total is None else base + total
+                for base, total in zip(self.totals, row.totals, strict=True)
             ]
-            yield row._replace(climbs=tuple(climbs))
-
-    def with_now(self, windows: Windows, start: float) -> list[Sample]:
-        """All samples from `start` on, those of the present process too, oldest first."""
-        rows = [*self.samples.since(start), *self.continued(windows.samples.since(start))]
-        return [row for row in rows if row.t >= start]
+            yield row._replace(totals=tuple(totals))
 
 
-def _newest(rows: Sequence[Sample]) -> list[float]:
-    """Of each counter its newest climb; 0 for one that was never there."""
+def _newest_totals(rows: Sequence[Sample]) -> list[float]:
+    """The newest total of each counter; 0 for a counter that was never exposed."""
     found: list[float] = []
     for index in range(len(TRACKED)):
-        climbs = (row.climbs[index] for row in reversed(rows))
-        found.append(next((climb for climb in climbs if climb is not None), 0.0))
+        totals = (row.totals[index] for row in reversed(rows))
+        found.append(next((total for total in totals if total is not None), 0.0))
     return found

@@ -1,14 +1,14 @@
-"""Which regime an engine is in at a sample: why requests wait, if they do.
+"""The regime of an engine at a sample: why requests wait, if they do.
 
-Exactly one holds at any moment, and the time in each is counted, so that Prometheus can ask over any window
-what held the requests back.
+Exactly one regime applies at any time. The time in each is counted, so that Prometheus can compute over any window
+what made requests wait.
 
-What tells the cache from the slots
-    A long queue of itself makes the demand ratio large, whatever it waits for: twenty running at 0.32 with two
-    hundred waiting for prefill "demand" 3.5 caches. So waiting for the cache takes both: more wanted than
-    fits (demand), and a cache that was short within the last seconds (`cache_short`). Usage alone can't tell
-    either: on a real saturated server it swings between 0.65 and 1.0, because each preemption frees a whole
-    request; hence the short memory.
+How to distinguish cache from slots
+    A long queue alone makes the demand ratio large, whatever requests wait for: twenty running at 0.32 with two
+    hundred waiting for prefill "demand" 3.5 caches. So waiting for the cache requires both a demand above what fits
+    and a cache that was short within the last seconds (`cache_short`). Usage alone does not show it either: on a real
+    saturated server it swings between 0.65 and 1.0, because each preemption frees a whole request. Hence the memory
+    of a few seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kvwatch.core.history.window import Sample, increase, rate
 
 
 class Regime(StrEnum):
-    """The closed set of regimes."""
+    """Why requests wait, if they do. A closed set."""
 
     IDLE = "idle"
     FLOWING = "flowing"
@@ -38,33 +38,32 @@ class Regime(StrEnum):
 MEANING: Mapping[Regime, str] = {
     Regime.IDLE: "nothing runs, nothing waits",
     Regime.FLOWING: "requests run, none waits, the cache has room",
-    Regime.FULL: "requests run, none waits, the cache is full: it fits, barely",
+    Regime.FULL: "requests run, none waits, the cache is full",
     Regime.KV_LIMITED: "requests wait for KV cache blocks",
-    Regime.SEQUENCE_LIMITED: "requests wait for a slot in the batch",
+    Regime.SEQUENCE_LIMITED: "requests wait for a batch slot",
     Regime.PREFILL_LIMITED: "requests wait for prefill",
     Regime.DEFERRED: "requests wait for a LoRA slot, a KV transfer or a grammar",
-    Regime.STALLED: "requests are in the engine and nothing moves",
-    Regime.UNKNOWN: "a needed signal is missing",
+    Regime.STALLED: "requests are in the engine and make no progress",
+    Regime.UNKNOWN: "a signal that is needed is missing",
     Regime.DOWN: "the server is not scraped",
 }
 
-
-#: Fewer samples than this within the memory: the newest of all count instead.
-_FEW = 3
-#: Prompt tokens per generated one from which an engine does little but prefill.
-_PROMPTS_DOMINATE = 20
-#: A plateau is not told from fewer samples with a queue.
-_ENOUGH_QUEUED = 4
+_MIN_RECENT = 3
+"""With fewer samples in the last seconds, the newest three count instead."""
+_PREFILL_ONLY = 20
+"""Prompt tokens per generated token from which an engine does little but prefill."""
+_MIN_QUEUED = 4
+"""A plateau needs this many samples with a queue."""
 
 
 @dataclass(frozen=True, slots=True)
-class Instant:
-    """What the regime of one sample is told from. None is unknown.
+class RegimeInputs:
+    """What decides the regime of one sample. None is unknown.
 
-    `since_progress` and `since_prompt` are seconds since any progress, and since prompt tokens last moved.
-    `busy_for` is how long something has been in the engine without a break. `abandoned`: the clients of all that is
-    still shown have gone. `cold`: nothing was generated and nothing finished since it started. `ceiling` is a stated
-    --max-num-seqs. `long_prompt` is the share of the cache that a long recent prompt takes.
+    `since_progress` and `since_prompt` are the seconds since any counter of progress, and since prompt tokens, last
+    moved. `busy_for` is how long the engine has had requests without a break. `stale_gauges`: the gauges still show
+    requests whose clients have all disconnected. `cold`: nothing was generated or finished since the start. `ceiling`
+    is --max-num-seqs, if set. `long_prompt` is the share of the cache that a long recent prompt needs.
     """
 
     usage: float | None
@@ -77,16 +76,16 @@ class Instant:
     since_progress: float | None
     since_prompt: float | None
     busy_for: float
-    abandoned: bool
+    stale_gauges: bool
     ceiling: float | None
     long_prompt: float | None
 
 
-def regime_of(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float], now: float) -> Regime:
+def regime_of(at: RegimeInputs, recent: Sequence[Sample], limits: Mapping[str, float], now: float) -> Regime:
     """The regime at a sample, given the samples before it within `regime.plateau` seconds."""
     if at.usage is None or at.running is None or at.waiting is None:
         return Regime.UNKNOWN
-    if at.asleep or at.abandoned or (at.running <= 0 and at.waiting <= 0):
+    if at.asleep or at.stale_gauges or (at.running <= 0 and at.waiting <= 0):
         return Regime.IDLE
     if _stalled(at, limits):
         return Regime.STALLED
@@ -99,7 +98,7 @@ def regime_of(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float]
     if _waits_for_cache(at, at.usage, recent, limits, now):
         return Regime.KV_LIMITED
     if at.since_progress is not None and at.since_progress > limits["regime.progress_memory"]:
-        return Regime.UNKNOWN  # not yet stalled, and nothing shows what it waits for
+        return Regime.UNKNOWN  # not yet stalled, and nothing shows what requests wait for
     prompts = at.since_prompt is not None and at.since_prompt <= limits["regime.prefill_memory"]
     one_long_prompt = (
         at.since_prompt is not None and not prompts and at.running > 0 and _nothing_generated(recent)
@@ -109,7 +108,7 @@ def regime_of(at: Instant, recent: Sequence[Sample], limits: Mapping[str, float]
     return Regime.PREFILL_LIMITED if prompts or one_long_prompt else Regime.UNKNOWN
 
 
-def _stalled(at: Instant, limits: Mapping[str, float]) -> bool:
+def _stalled(at: RegimeInputs, limits: Mapping[str, float]) -> bool:
     after = limits["regime.cold_stalled_after" if at.cold else "regime.stalled_after"]
     return at.since_progress is not None and at.since_progress >= after and at.busy_for >= after
 
@@ -135,16 +134,18 @@ def _waits_for_slot(
 
 
 def _waits_for_cache(
-    at: Instant, usage: float, recent: Sequence[Sample], limits: Mapping[str, float], now: float
+    at: RegimeInputs, usage: float, recent: Sequence[Sample], limits: Mapping[str, float], now: float
 ) -> bool:
     more_than_fits = at.demand is not None and at.demand >= limits["regime.demand"]
     if at.demand is None and usage >= limits["regime.full_usage"]:
-        # None runs, so there is no footprint; a full cache that moves holds them up, whoever has it.
+        # No request runs, so there is no footprint; requests wait for a full cache as long as it makes progress.
         return at.since_progress is not None and at.since_progress <= limits["regime.progress_memory"]
     if at.ceiling is not None and _at_ceiling(at.running or 0.0, at.ceiling, recent, limits, now):
-        # With all slots taken nothing is tried against the cache, so one more that would just fit does.
+        # With all slots taken vLLM tries no request against the cache, so one that just fits is no shortage.
         return more_than_fits and cache_short(usage, at.running or 0.0, recent, limits, now, fits=1.0)
-    if at.long_prompt is not None and 1 - usage < at.long_prompt:  # what is free holds no long prompt
+    if (
+        at.long_prompt is not None and 1 - usage < at.long_prompt
+    ):  # the free part is too small for a long prompt
         idle_prefill = at.since_prompt is not None and at.since_prompt >= limits["regime.short_memory"]
         if more_than_fits or idle_prefill:
             return True
@@ -160,14 +161,16 @@ def cache_short(
     *,
     fits: float | None = None,
 ) -> bool:
-    """Whether the cache is short, or was within the last `regime.short_memory` seconds (three samples, if those
-    are further apart): full, without room for one more request of the mean footprint (which fits up to a usage of
-    `fits`, if not said that from which the cache counts as full), or preempting."""
+    """Whether the cache is short, or was within the last `regime.short_memory` seconds (or the last three samples).
+
+    Short means full, preempting, or without room for one more request of the mean footprint. Such a request fits up
+    to a usage of `fits`; by default the usage from which the cache counts as full.
+    """
     full = limits["regime.full_usage"]
     start = now - limits["regime.short_memory"]
     lately = [row for row in recent if row.t >= start]
-    if len(lately) < _FEW:
-        lately = list(recent[-_FEW:])
+    if len(lately) < _MIN_RECENT:
+        lately = list(recent[-_MIN_RECENT:])
     moments = [(usage, running), *((row.usage, row.running) for row in lately)]
     if any(_no_room(used, of, full, full if fits is None else fits) for used, of in moments):
         return True
@@ -187,38 +190,41 @@ def _at_ceiling(
     limits: Mapping[str, float],
     now: float,
 ) -> bool:
-    """Running sits at --max-num-seqs, or, where that is not stated, on a plateau while requests wait.
+    """Whether running requests are at --max-num-seqs or, if that is not set, on a plateau while requests wait.
 
-    A slot is empty for a moment whenever a request ends (with four slots a quarter of real samples shows three), so
-    it counts as sitting there if it was there within the last `regime.slot_memory` seconds (at the last three samples
-    with a queue, if those are further apart). A plateau: in most samples with a queue, running was as high as it ever
-    was in the window (within 2 %).
+    A slot is empty for a moment whenever a request ends: with four slots a quarter of real samples shows three. So
+    running counts as at the ceiling if it was there within the last `regime.slot_memory` seconds (or at the last
+    three samples with a queue). Plateau: in most samples with a queue, running was within 2 % of its maximum in the
+    window.
     """
     start = now - limits["regime.slot_memory"]
     waited = [(row.t, row.running) for row in recent if row.waiting and row.running]
     within = [(t, running) for t, running in waited if t >= start]
-    lately = [now_running, *(running for _, running in (within if len(within) >= _FEW else waited[-_FEW:]))]
+    lately = [
+        now_running,
+        *(running for _, running in (within if len(within) >= _MIN_RECENT else waited[-_MIN_RECENT:])),
+    ]
     if ceiling is not None:
         return max(lately) >= _near(ceiling)
     top = max([now_running, *(row.running for row in recent if row.running is not None)])
     queued = [now_running, *(row.running for row in recent if row.running is not None and row.waiting)]
-    if top <= 0 or len(queued) < _ENOUGH_QUEUED or max(lately) < _near(top) or _prefills_only(recent, top):
+    if top <= 0 or len(queued) < _MIN_QUEUED or max(lately) < _near(top) or _prefills_only(recent, top):
         return False
     return sum(running >= _near(top) for running in queued) >= limits["regime.plateau_share"] * len(queued)
 
 
 def _prefills_only(recent: Sequence[Sample], running: float) -> bool:
-    """Next to nothing is generated for the prompts that come in: a flat number of running requests is then what
-    prefill keeps up with, no ceiling."""
+    """Whether the engine generates next to nothing for its prompts. Prefill then limits the number of running
+    requests, and a flat number is no ceiling."""
     generated, prompts = rate(recent, "generation_tokens_total"), rate(recent, "prompt_tokens_total")
     if generated is None or prompts is None:
         return False
-    return generated < running and prompts > _PROMPTS_DOMINATE * generated
+    return generated < running and prompts > _PREFILL_ONLY * generated
 
 
 def _nothing_generated(recent: Sequence[Sample]) -> bool:
-    """Whether the engine, which works, generated nothing within the window: it computes a prompt that takes long."""
-    return len(recent) >= _ENOUGH_QUEUED and rate(recent, "generation_tokens_total") == 0
+    """Whether a working engine generated nothing within the window, because it computes one long prompt."""
+    return len(recent) >= _MIN_QUEUED and rate(recent, "generation_tokens_total") == 0
 
 
 def _near(ceiling: float) -> float:

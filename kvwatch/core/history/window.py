@@ -1,19 +1,18 @@
-"""What an engine did lately: counters that survive resets, time that survives gaps, and looks back at both.
+"""The recent history of an engine: counter totals without resets, covered time without gaps, and functions over both.
 
 Theory of operation
-    **Counters** are turned into *climbs*: the sum of increases seen since kvwatch first saw the counter. A
-    counter that falls was reset, and its new value is the increase since. So an increase over a window is the
-    difference of two climbs, never negative, whatever happened in between.
+    **Counters** become *totals*: the sum of the increases since kvwatch first saw the counter. A counter that falls
+    was reset, and its new value is the increase since. So the increase over a window is the difference of two totals,
+    never negative.
 
-    **Gaps.** Two good samples further apart than `gap_s` have a gap between them. Neither the time in it nor
-    what the counters did in it belongs to any window: the climbs and the covered time stand still across it.
-    A rate is an increase over covered time, so there is no rate across a gap.
+    **Gaps.** Two good samples further apart than `gap_s` have a gap between them. Neither the time nor the increases
+    in it belong to any window: totals and covered time stay the same across it. A rate is an increase divided by
+    covered time, so there is no rate across a gap.
 
-    **Time.** Between two samples half of the time belongs to each: the weight of a `Sample` is half of the time
-    to its neighbours. A late poll then favours neither side. Shares of time and time-weighted quantiles are
-    over those weights.
+    **Time.** Of the time between two samples half belongs to each: a `Sample` has the weight of half the time to its
+    neighbours, so a late poll favours neither side. Shares of time and time-weighted quantiles use these weights.
 
-Histogram quantiles are Prometheus' `histogram_quantile`: linear inside a bucket, from zero in the first.
+Histogram quantiles follow Prometheus' `histogram_quantile`: linear inside a bucket, from zero in the first.
 """
 
 from __future__ import annotations
@@ -23,15 +22,25 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from kvwatch.core.model.named_rows import NamedRows
+from kvwatch.core.model.signals import WINDOWED
 from kvwatch.core.model.snapshot import Histogram
 from kvwatch.core.model.timed_rows import History
 
+TRACKED: tuple[str, ...] = tuple(counter.name for counter in WINDOWED)
+"""The windowed counters by name (`kvwatch.core.model.signals`). A server's counter is kept for each of its
+engines."""
+_INDEX = NamedRows(
+    {name: i for i, name in enumerate(TRACKED)},
+    "add windowed=(...) to the signal's row in kvwatch/core/model/signals.py",
+)
+
 
 class Sample(NamedTuple):
-    """What one good scrape said of an engine, as far as windows need it.
+    """One good scrape of an engine, as windows need it.
 
-    `covered` is the seconds watched so far, gaps left out. `climbs` are counters without resets, by the order
-    of `TRACKED`; None where the counter was missing. `demand` and the gauges are None where unknown.
+    `covered` is the seconds watched so far, without gaps. `totals` are counter totals in the order of `TRACKED`, None
+    for a missing counter. `demand` and the gauges are None if unknown.
     """
 
     t: float
@@ -39,98 +48,77 @@ class Sample(NamedTuple):
     usage: float | None
     running: float | None
     waiting: float | None
-    """Everything that waits, swapped out requests included."""
+    """All waiting requests, swapped out ones included."""
     deferred: float
     demand: float | None
     regime: str
-    climbs: tuple[float | None, ...]
+    totals: tuple[float | None, ...]
 
-
-#: Counters that windows look at, by signal; a labelled one as the sum over its label, or one label's value. Those
-#: of the server are seen by each of its engines.
-TRACKED: tuple[str, ...] = (
-    "preemptions_total",
-    "requests_finished_total",
-    "requests_finished_total/error",
-    "requests_finished_total/abort",
-    "prompt_tokens_total",
-    "generation_tokens_total",
-    "prefix_cache_queried_tokens_total",
-    "prefix_cache_hit_tokens_total",
-    "external_prefix_cache_queried_tokens_total",
-    "external_prefix_cache_hit_tokens_total",
-    "prompt_tokens_by_source_total",
-    "prompt_tokens_by_source_total/local_cache_hit",
-    "prompt_tokens_by_source_total/external_kv_transfer",
-    "iteration_tokens",
-    "request_prompt_tokens",
-    "request_prompt_tokens/sum",
-    "admission_rejections_total",
-    "http_responses_total",
-)
-_INDEX = {name: i for i, name in enumerate(TRACKED)}
+    def total(self, counter: str) -> float | None:
+        """The total of a windowed counter; None if missing."""
+        return self.totals[_INDEX[counter]]
 
 
 @dataclass(frozen=True, slots=True)
 class CounterTotal:
-    """A counter without its resets: `raw` as last exposed, `total` the increase seen so far."""
+    """A counter without resets: `raw` is its last exposed value, `total` the increase seen so far."""
 
     raw: float
     total: float = 0.0
 
-    def step(self, raw: float, *, gap: bool) -> CounterTotal:
-        """After `raw` was seen; an increase across a gap is nobody's."""
+    def add(self, raw: float, *, gap: bool) -> CounterTotal:
+        """The total after `raw` was exposed. An increase across a gap is not counted."""
         if gap or raw == self.raw:
             return self if raw == self.raw else CounterTotal(raw, self.total)
         return CounterTotal(raw, self.total + (raw - self.raw if raw >= self.raw else raw))
 
-    def fell(self, raw: float) -> bool:
+    def is_reset(self, raw: float) -> bool:
         return raw < self.raw
 
 
 class HistogramTotals(NamedTuple):
-    """Histograms at one instant, as climbs: by signal, counts at each bound and in all."""
+    """The histogram totals at one moment, by signal."""
 
     t: float
     by_signal: Mapping[str, Histogram]
 
 
 class Minute(NamedTuple):
-    """What is kept of each minute for an hour: histograms and counters as climbs, and the 95th percentile of the
-    time to first token over the 5 minutes before it, seconds."""
+    """Kept once a minute for an hour: histogram and counter totals, and the 95th percentile of the time to first
+    token over the 5 minutes before, in seconds."""
 
     t: float
     by_signal: Mapping[str, Histogram]
-    climbs: tuple[float | None, ...]
+    totals: tuple[float | None, ...]
     ttft_p95: float | None
 
 
-def add_to_total(before: Histogram | None, climbed: Histogram | None, now: Histogram) -> Histogram:
-    """The climb of a histogram: `climbed` plus what `now` has more than `before`.
+def add_to_total(before: Histogram | None, total: Histogram | None, now: Histogram) -> Histogram:
+    """The total of a histogram: `total` plus the increase from `before` to `now`.
 
-    Bounds that changed, as after a restart with other settings, start a new climb.
+    If the bounds changed, as after a restart with other settings, a new total starts.
     """
-    if before is None or climbed is None or before.bounds != now.bounds:
+    if before is None or total is None or before.bounds != now.bounds:
         return Histogram(0.0, 0.0, now.bounds, (0.0,) * len(now.bounds))
     base = before if now.count >= before.count else Histogram(0.0, 0.0, now.bounds, (0.0,) * len(now.bounds))
     return Histogram(
-        climbed.sum + max(now.sum - base.sum, 0.0),
-        climbed.count + now.count - base.count,
+        total.sum + max(now.sum - base.sum, 0.0),
+        total.count + now.count - base.count,
         now.bounds,
-        tuple([c + max(n - b, 0.0) for c, n, b in zip(climbed.counts, now.counts, base.counts, strict=True)]),
+        tuple([c + max(n - b, 0.0) for c, n, b in zip(total.counts, now.counts, base.counts, strict=True)]),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """A quantile of a histogram. `at_least`: it lies beyond the last finite bound, which is `value`."""
+    """A quantile of a histogram. `at_least`: it lies above the last finite bound, which is `value`."""
 
     value: float
     at_least: bool = False
 
 
 def quantile(increase: Histogram, q: float) -> Quantile | None:
-    """The q-quantile (0-1) of observations counted in buckets; None without any."""
+    """The q-quantile (q is 0-1) of the observations in the buckets; None without observations."""
     if increase.count <= 0 or not increase.bounds:
         return None
     rank = q * increase.count
@@ -147,7 +135,7 @@ def quantile(increase: Histogram, q: float) -> Quantile | None:
 
 
 def above(increase: Histogram, value: float) -> float:
-    """How many observations were above a value, linear inside a bucket; those beyond the last bound are."""
+    """The number of observations above a value, linear inside a bucket; those above the last bound count."""
     low, below = 0.0, 0.0
     for bound, count in zip(increase.bounds, increase.counts, strict=True):
         if value < bound:
@@ -158,7 +146,7 @@ def above(increase: Histogram, value: float) -> float:
 
 
 def histogram_increase(rows: Sequence[HistogramTotals | Minute], signal: str) -> Histogram | None:
-    """What a histogram counted from the first to the last of `rows`; None without two of the same bounds."""
+    """The increase of a histogram from the first to the last of `rows`; None without two of the same bounds."""
     last = next((row.by_signal[signal] for row in reversed(rows) if signal in row.by_signal), None)
     if last is None:
         return None
@@ -176,26 +164,26 @@ def histogram_increase(rows: Sequence[HistogramTotals | Minute], signal: str) ->
 
 
 def increase(rows: Sequence[Sample | Minute], counter: str) -> float | None:
-    """How much a tracked counter rose over the rows; None if it was missing or there is but one row."""
+    """The increase of a windowed counter over the rows; None if it is missing or there is only one row."""
     index = _INDEX[counter]
-    last = rows[-1].climbs[index] if rows else None
+    last = rows[-1].totals[index] if rows else None
     if last is None:
         return None
     for row in rows[:-1]:
-        first = row.climbs[index]
+        first = row.totals[index]
         if first is not None:
             return max(last - first, 0.0)
     return None
 
 
 def rate(rows: Sequence[Sample], counter: str) -> float | None:
-    """Increase per covered second; None if missing or nothing is covered."""
+    """The increase per covered second; None if the counter is missing or no time is covered."""
     index = _INDEX[counter]
-    last = rows[-1].climbs[index] if rows else None
-    first = next((row for row in rows[:-1] if row.climbs[index] is not None), None)
+    last = rows[-1].totals[index] if rows else None
+    first = next((row for row in rows[:-1] if row.totals[index] is not None), None)
     if last is None or first is None or rows[-1].covered <= first.covered:
         return None
-    return max(last - (first.climbs[index] or 0.0), 0.0) / (rows[-1].covered - first.covered)
+    return max(last - (first.totals[index] or 0.0), 0.0) / (rows[-1].covered - first.covered)
 
 
 def covered(rows: Sequence[Sample]) -> float:
@@ -204,10 +192,7 @@ def covered(rows: Sequence[Sample]) -> float:
 
 
 def weights(rows: Sequence[Sample], start: float) -> list[tuple[Sample, float]]:
-    """Each row with the seconds it stands for, within the window that begins at `start`.
-
-    Between two samples nobody looked: half of the time goes to each.
-    """
+    """Each row with the seconds that it stands for, within the window that begins at `start`."""
     halves = [(after.covered - row.covered) / 2 for row, after in pairwise(rows)]
     seconds = [before + after for before, after in zip([0.0, *halves], [*halves, 0.0], strict=True)]
     for i, half in enumerate(halves):
@@ -216,16 +201,16 @@ def weights(rows: Sequence[Sample], start: float) -> list[tuple[Sample, float]]:
         inside = min(max(rows[i + 1].t - start, 0.0), 2 * half)
         seconds[i] += min(max(inside - half, 0.0), half) - half
         seconds[i + 1] += min(inside, half) - half
-    return [(row, held) for row, held in zip(rows, seconds, strict=True) if held > 0]
+    return [(row, weight) for row, weight in zip(rows, seconds, strict=True) if weight > 0]
 
 
-def seconds_where(held: Sequence[tuple[Sample, float]], true: Callable[[Sample], bool]) -> float:
-    """Seconds in which a condition held."""
-    return sum(seconds for row, seconds in held if true(row))
+def seconds_where(weighted: Sequence[tuple[Sample, float]], true: Callable[[Sample], bool]) -> float:
+    """Seconds in which a condition was true."""
+    return sum(seconds for row, seconds in weighted if true(row))
 
 
 def weighted_quantile(pairs: Sequence[tuple[float, float]], q: float) -> float | None:
-    """The smallest value such that values up to it held for at least the share `q` of the time."""
+    """The smallest value such that values up to it have at least the share `q` (0-1) of the weight."""
     total = sum(weight for _, weight in pairs)
     if total <= 0:
         return None
@@ -239,11 +224,9 @@ def weighted_quantile(pairs: Sequence[tuple[float, float]], q: float) -> float |
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """An engine's histories.
-
-    `samples` at full resolution, `ladders` of the last five minutes, and `minutes` of the last hour, sparser.
-    """
+    """An engine's histories: `samples` at full resolution, `histograms` of the last five minutes, `minutes` of the
+    last hour."""
 
     samples: History[Sample] = field(default_factory=History)
-    ladders: History[HistogramTotals] = field(default_factory=History)
+    histograms: History[HistogramTotals] = field(default_factory=History)
     minutes: History[Minute] = field(default_factory=History)

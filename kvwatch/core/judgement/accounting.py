@@ -1,7 +1,7 @@
-"""Time in regimes and above usage marks, booked without loss.
+"""Counts the seconds in each regime and above each usage mark, without loss.
 
-Of the time between two outcomes half belongs to the regime found at either end, and what nobody watched
-(beyond a gap) is `unknown`. So the seconds of an engine add up to the time since kvwatch first saw it.
+Of the time between two outcomes half belongs to the regime at either end. Time beyond a gap belongs to `unknown`. So
+the seconds of an engine add up to the time since kvwatch first saw it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,12 @@ _MIN_GAP_S = 10.0
 
 
 def gap_s(interval_s: float) -> float:
-    """Seconds between two good samples beyond which there is a gap between them."""
+    """Seconds between two good samples above which there is a gap between them."""
     return max(_MIN_GAP_S, 3 * interval_s)
 
 
-def _plus(seconds: Mapping[Regime, float], shares: Iterable[tuple[Regime, float]]) -> Mapping[Regime, float]:
-    after = dict(seconds)
-    for regime, held in shares:
-        if held > 0:
-            after[regime] = after.get(regime, 0.0) + held
-    return after
-
-
 def with_regime_seconds(before: State, after: State, now: float, interval_s: float) -> State:
-    """Books the time since the last outcome under the regimes found at its two ends."""
+    """The state with the time since the previous outcome added to the regimes at its two ends."""
     limit = gap_s(interval_s)
     engines = {}
     for key, engine in after.engines.items():
@@ -37,31 +29,39 @@ def with_regime_seconds(before: State, after: State, now: float, interval_s: flo
         if old is None:
             engines[key] = engine
             continue
-        shares, half = _shares(old.regime, engine.regime, now - old.accounted_to, limit)
+        shares, half = _shares(old.regime, engine.regime, now - old.booked_until, limit)
         usages = (_live_usage(before, old), _live_usage(after, engine))
         engines[key] = replace(
             engine,
-            accounted_to=now,
-            regime_seconds=_plus(engine.regime_seconds, shares),
+            booked_until=now,
+            regime_seconds=_add(engine.regime_seconds, shares),
             usage_seconds={
                 mark: engine.usage_seconds.get(mark, 0.0)
                 + half * sum(u is not None and u >= mark for u in usages)
                 for mark in USAGE_MARKS
             },
         )
-    unattended = after.unattended_seconds
+    seconds = after.regime_seconds_without_engines
     if not before.engines and before.now is not None:
-        shares, _ = _shares(before.unattended, after.unattended, now - before.now, limit)
-        unattended = _plus(unattended, shares)
-    return replace(after, engines=engines, unattended_seconds=unattended)
+        regimes = before.regime_without_engines, after.regime_without_engines
+        seconds = _add(seconds, _shares(*regimes, now - before.now, limit)[0])
+    return replace(after, engines=engines, regime_seconds_without_engines=seconds)
 
 
 def _shares(
     old: Regime, new: Regime, elapsed: float, limit: float
 ) -> tuple[tuple[tuple[Regime, float], ...], float]:
-    """How elapsed time is shared out, and half of what was watched of it."""
+    """The elapsed seconds by regime, and half of those that were watched."""
     half = min(elapsed, limit) / 2
     return ((old, half), (new, half), (Regime.UNKNOWN, elapsed - 2 * half)), half
+
+
+def _add(seconds: Mapping[Regime, float], shares: Iterable[tuple[Regime, float]]) -> Mapping[Regime, float]:
+    after = dict(seconds)
+    for regime, more in shares:
+        if more > 0:
+            after[regime] = after.get(regime, 0.0) + more
+    return after
 
 
 def _live_usage(state: State, engine: EngineState) -> float | None:

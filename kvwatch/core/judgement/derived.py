@@ -1,4 +1,4 @@
-"""What deriving gives: numbers, what could not be told and why, and what nobody should judge by."""
+"""The derived numbers of an engine, with the reasons for those that are unknown or not to be trusted."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from math import isfinite
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """Derived numbers by name; a percentile's name ends in ``{percentile="95"}``."""
+    """Derived numbers by name; the name of a percentile ends in ``{percentile="95"}``."""
 
     values: Mapping[str, float] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
+    """Numbers that are unknown, with the reason."""
     untrusted: Mapping[str, str] = field(default_factory=dict)
+    """Numbers in `values` that are shown but must not be judged by, with the reason."""
     at_least: frozenset[str] = frozenset()
-    """Numbers that are lower bounds: the quantile lies beyond the histogram's last finite bound."""
+    """Numbers that are lower bounds: the quantile lies above the histogram's last finite bound."""
 
     def get(self, name: str) -> float | None:
         return self.values.get(name)
 
 
 class DerivedBuilder:
-    """Collects numbers while they are derived."""
+    """Collects derived numbers."""
 
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
@@ -31,13 +33,14 @@ class DerivedBuilder:
         self.at_least: set[str] = set()
 
     def put(self, name: str, value: float | None, reason: str) -> None:
+        """Adds a number; None is unknown for `reason`."""
         if value is None:
             self.unknown[name] = reason
         else:
             self.values[name] = value
 
-    def close(self) -> Derived:
+    def build(self) -> Derived:
         for name in [name for name, value in self.values.items() if not isfinite(value)]:
             del self.values[name]
-            self.unknown[name] = "the counters behind it are beyond what a number holds"
+            self.unknown[name] = "its counters are too large for a floating-point number"
         return Derived(self.values, self.unknown, self.untrusted, frozenset(self.at_least))

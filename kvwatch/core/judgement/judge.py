@@ -1,11 +1,11 @@
-"""Judges every symptom of a state, and finds what changed."""
+"""Judges every symptom of a state and finds the transitions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from kvwatch.core.judgement.lifecycle import Lifecycle, Stage, step, with_published
+from kvwatch.core.judgement.lifecycle import Lifecycle, Stage, next_lifecycle, with_published
 from kvwatch.core.judgement.state import EngineState, State, Transition
 from kvwatch.core.judgement.symptoms import (
     SYMPTOMS,
@@ -23,13 +23,13 @@ def judge_symptoms(state: State, now: float) -> State:
     """The state with every symptom judged at `now`."""
     rows = [row for row in SYMPTOMS if row.id not in state.policy.disabled]
     per_engine = [row for row in rows if row.scope is Scope.ENGINE]
-    age_s = _age(state, now)
+    age_s = _server_age(state, now)
     views = {key: _view(state, engine, now, age_s) for key, engine in state.engines.items()}
     engines = {
         key: replace(engine, symptoms=_engine_symptoms(state, engine, views[key], per_engine, now))
         for key, engine in state.engines.items()
     }
-    whole = TargetView(
+    target_view = TargetView(
         engines={
             key: views[key] for key, e in state.engines.items() if e.seen_at == state.good_at or not state.up
         },
@@ -49,7 +49,7 @@ def judge_symptoms(state: State, now: float) -> State:
         limits=state.limits,
     )
     symptoms = {
-        row.id: _stepped(state, row, state.symptoms.get(row.id), row.judge(whole), now)
+        row.id: _lifecycle_of(state, row, state.symptoms.get(row.id), row.judge(target_view), now)
         for row in rows
         if row.scope is Scope.TARGET
     }
@@ -69,23 +69,23 @@ def _view(state: State, engine: EngineState, now: float, age_s: float | None) ->
         max_model_len=max_model_len(state, engine),
         ceiling=state.policy.max_num_seqs,
         age_s=age_s,
-        abandoned=engine.abandoned,
-        lifetime=engine.raw_ladders,
+        stale_gauges=engine.stale_gauges,
+        lifetime=engine.raw_histograms,
         firing=frozenset(name for name, life in engine.symptoms.items() if life.stage is Stage.FIRING),
     )
 
 
 def max_model_len(state: State, engine: EngineState) -> float | None:
-    """Longest request that the server takes, tokens: as it says itself, else as its capacity tells."""
-    said = (state.facts.max_model_len if state.facts else None) or {}
-    length = said.get(engine.key.model_name)
-    if length is None and len(set(said.values())) == 1:
-        length = next(iter(said.values()))  # under other names of the same model
+    """Longest request that the server accepts, in tokens: from /v1/models, else from its capacity."""
+    lengths = (state.facts.max_model_len if state.facts else None) or {}
+    length = lengths.get(engine.key.model_name)
+    if length is None and len(set(lengths.values())) == 1:
+        length = next(iter(lengths.values()))  # other names of the same model
     return engine.snapshot.config.max_model_len if length is None else float(length)
 
 
-def _age(state: State, now: float) -> float | None:
-    """Seconds since the server started; None if nothing tells."""
+def _server_age(state: State, now: float) -> float | None:
+    """Seconds since the server started; None if unknown."""
     started = state.server.number("engine_start_time_seconds") if state.server else None
     if started is not None and state.wall is not None:
         return max(state.wall - started, 0.0)
@@ -95,23 +95,23 @@ def _age(state: State, now: float) -> float | None:
 def _engine_symptoms(
     state: State, engine: EngineState, view: EngineView, rows: Iterable[Symptom], now: float
 ) -> dict[str, Lifecycle]:
-    untouched = Judgement(Verdict.CLEAR, {"detail": "no request was served yet"})
+    never_used = Judgement(Verdict.CLEAR, {"detail": "no request was served yet"})
     return {
-        row.id: _stepped(
+        row.id: _lifecycle_of(
             state,
             row,
             engine.symptoms.get(row.id),
-            untouched if state.up and engine.snapshot.untouched else row.judge(view),
+            never_used if state.up and engine.snapshot.never_used else row.judge(view),
             now,
         )
         for row in rows
     }
 
 
-def _stepped(
+def _lifecycle_of(
     state: State, row: Symptom, before: Lifecycle | None, judgement: Judgement, now: float
 ) -> Lifecycle:
-    after = step(
+    after = next_lifecycle(
         before or Lifecycle(),
         judgement,
         now,
@@ -119,11 +119,11 @@ def _stepped(
         keep_s=state.limits[f"{row.id}.keep"],
         grace_s=state.policy.unknown_grace_s,
     )
-    return with_published(after, now) if after.goes_on else after
+    return with_published(after, now) if after.still_firing else after
 
 
 def count_transitions(before: State, after: State, now: float) -> tuple[State, tuple[Transition, ...]]:
-    """Finds what changed stage, counts it, and gives it as transitions."""
+    """Counts the transitions from `before` to `after`, and returns them."""
     found: list[Transition] = []
     engines = {}
     wall = after.wall or 0.0
@@ -145,11 +145,10 @@ def _changes(
     for symptom, lifecycle in new.items():
         stage = old[symptom].stage if symptom in old else Stage.INACTIVE
         if stage is not lifecycle.stage:
-            changes.append(
-                Transition(
-                    now, wall, key, symptom, stage, lifecycle.stage, lifecycle.evidence, lifecycle.reason
-                )
+            found = Transition(
+                now, wall, key, symptom, stage, lifecycle.stage, lifecycle.evidence, lifecycle.reason
             )
+            changes.append(found)
     return changes
 
 
@@ -158,6 +157,6 @@ def _tally(
 ) -> Mapping[tuple[str, Stage], int]:
     after = dict(counts)
     for change in changes:
-        where = (change.symptom, change.after)
-        after[where] = after.get(where, 0) + 1
+        entered = (change.symptom, change.after)
+        after[entered] = after.get(entered, 0) + 1
     return after

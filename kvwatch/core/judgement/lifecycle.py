@@ -1,15 +1,15 @@
-"""Verdict and the state before, to the state after: inactive, pending, firing, or unknown.
+"""The life cycle of a symptom: inactive, pending, firing or unknown.
 
 Theory of operation
     ::
 
         inactive --active--> pending --active for `for_s`--> firing --clear for `keep_s`--> inactive
         pending --clear--> inactive
-        any --unknown for the grace period--> unknown --clear or active--> as it was, and on from there
+        any --unknown for `grace_s`--> unknown --clear or active--> the stage before, and on from there
 
-    An unknown verdict changes nothing at first: it neither fires nor resolves, and the clocks of `for` and
-    `keep` stand still meanwhile. After the grace period it shows as a state of its own, and what was before
-    is remembered (`held`), so that a firing symptom whose signals come back still active fires at once.
+    An unknown verdict changes nothing at first: it neither fires nor resolves, and the clocks of `for_s` and `keep_s`
+    stop. After the grace period the stage becomes unknown and `stage_before_unknown` keeps the one before. So a
+    firing symptom whose signals come back and are still active fires at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from kvwatch.core.judgement.symptoms import Evidence, Judgement, Verdict
 
 PUBLISH_EVERY_S = 60.0
-"""Shortest time between two changes of the names or texts in the evidence that is exported for a firing symptom."""
+"""Names and texts in the exported evidence of a firing symptom change at most this often."""
 
 
 class Stage(StrEnum):
@@ -35,19 +35,19 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lifecycle:
-    """Where one symptom of one engine is. Times in monotonic seconds.
+    """The stage of one symptom of one engine. Times are monotonic seconds.
 
-    `stage` since `since`; `evidence` of the newest judgement that was not unknown (while firing: of the newest
-    that was active, the numbers that made it fire), `reason` of the newest that was unknown. `progressed` is
-    how long the verdict has been active (pending) or clear (firing).
+    The symptom is in `stage` since `since`. `evidence` is of the newest judgement that was not unknown; while firing,
+    of the newest that was active: the numbers that made it fire. `reason` is of the newest that was unknown.
+    `verdict_for_s` is how long the verdict has been active (while pending) or clear (while firing).
     """
 
     stage: Stage = Stage.INACTIVE
     since: float | None = None
     evidence: Evidence = field(default_factory=dict)
     reason: str = ""
-    held: Stage = Stage.INACTIVE
-    progressed: float = 0.0
+    stage_before_unknown: Stage = Stage.INACTIVE
+    verdict_for_s: float = 0.0
     judged_at: float | None = None
     verdict: Verdict = Verdict.CLEAR
     unknown_since: float | None = None
@@ -57,52 +57,52 @@ class Lifecycle:
     """When names or texts in `published` last changed."""
 
     @property
-    def goes_on(self) -> bool:
-        """Fires, or did when its signals went missing: what can't be judged any more has not ended by that."""
-        return (self.held if self.stage is Stage.UNKNOWN else self.stage) is Stage.FIRING
+    def still_firing(self) -> bool:
+        """Whether the symptom fires, or did when its signals went missing: unknown does not resolve it."""
+        return (self.stage_before_unknown if self.stage is Stage.UNKNOWN else self.stage) is Stage.FIRING
 
 
-def step(
+def next_lifecycle(
     before: Lifecycle, judgement: Judgement, now: float, *, for_s: float, keep_s: float, grace_s: float
 ) -> Lifecycle:
-    """The state after a judgement at `now`."""
+    """The life cycle after a judgement at `now`."""
     if judgement.verdict is Verdict.UNKNOWN:
         return _unknown(before, judgement, now, grace_s)
     elapsed = 0.0
     if before.judged_at is not None and before.verdict is judgement.verdict:
         elapsed = max(now - before.judged_at, 0.0)
-    stage = before.held if before.stage is Stage.UNKNOWN else before.stage
+    stage = before.stage_before_unknown if before.stage is Stage.UNKNOWN else before.stage
     since = now if before.stage is Stage.UNKNOWN else before.since
-    progressed = before.progressed
+    verdict_for_s = before.verdict_for_s
     if judgement.verdict is Verdict.ACTIVE:
         if stage is Stage.INACTIVE:
-            stage, since, progressed = Stage.PENDING, now, 0.0
+            stage, since, verdict_for_s = Stage.PENDING, now, 0.0
         elif stage is Stage.PENDING:
-            progressed += elapsed
+            verdict_for_s += elapsed
         else:
-            progressed = 0.0
-        if stage is Stage.PENDING and progressed >= for_s:
-            stage, since, progressed = Stage.FIRING, now, 0.0
+            verdict_for_s = 0.0
+        if stage is Stage.PENDING and verdict_for_s >= for_s:
+            stage, since, verdict_for_s = Stage.FIRING, now, 0.0
     elif stage is Stage.PENDING:
-        stage, since, progressed = Stage.INACTIVE, now, 0.0
+        stage, since, verdict_for_s = Stage.INACTIVE, now, 0.0
     elif stage is Stage.FIRING:
-        progressed += elapsed
-        if progressed >= keep_s:
-            stage, since, progressed = Stage.INACTIVE, now, 0.0
-    keeps = stage is Stage.FIRING and judgement.verdict is Verdict.CLEAR
-    goes_on = stage is Stage.FIRING and before.goes_on
+        verdict_for_s += elapsed
+        if verdict_for_s >= keep_s:
+            stage, since, verdict_for_s = Stage.INACTIVE, now, 0.0
+    keeps_evidence = stage is Stage.FIRING and judgement.verdict is Verdict.CLEAR
+    still_firing = stage is Stage.FIRING and before.still_firing
     return Lifecycle(
         stage=stage,
         since=now if since is None else since,
-        evidence=before.evidence if keeps else judgement.evidence,
+        evidence=before.evidence if keeps_evidence else judgement.evidence,
         reason="",
-        held=stage,
-        progressed=progressed,
+        stage_before_unknown=stage,
+        verdict_for_s=verdict_for_s,
         judged_at=now,
         verdict=judgement.verdict,
         unknown_since=None,
-        published=before.published if goes_on else {},
-        published_at=before.published_at if goes_on else None,
+        published=before.published if still_firing else {},
+        published_at=before.published_at if still_firing else None,
     )
 
 
@@ -113,14 +113,14 @@ def _unknown(before: Lifecycle, judgement: Judgement, now: float, grace_s: float
     )
     if after.stage is Stage.UNKNOWN or now - since < grace_s:
         return after if after.since is not None else replace(after, since=now)
-    return replace(after, stage=Stage.UNKNOWN, held=before.stage, since=now)
+    return replace(after, stage=Stage.UNKNOWN, stage_before_unknown=before.stage, since=now)
 
 
 def with_published(life: Lifecycle, now: float) -> Lifecycle:
     """`life` with the evidence to export at `now`.
 
     New numbers are published at once. New names or texts wait until `PUBLISH_EVERY_S` after the last change, because
-    each makes a new time series in Prometheus.
+    each creates a new time series in Prometheus.
     """
     if _same_series(life.published, life.evidence):
         return replace(life, published=life.evidence)
@@ -130,7 +130,7 @@ def with_published(life: Lifecycle, now: float) -> Lifecycle:
 
 
 def _same_series(before: Any, after: Any) -> bool:
-    """Whether two pieces of evidence differ in numbers only, so that their time series are the same."""
+    """Whether two pieces of evidence differ only in numbers, so that their time series are the same."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         return list(before) == list(after) and all(_same_series(before[name], after[name]) for name in after)
     if isinstance(before, int | float) and isinstance(after, int | float):

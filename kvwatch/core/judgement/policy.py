@@ -1,4 +1,4 @@
-"""What an operator can set about the judgement. Validated once, immutable after."""
+"""The settings of the judgement of one target. Validated once, then immutable."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kvwatch.core.dialect.vllm import Vocabulary
 
 @dataclass(frozen=True)
 class Policy:
-    """Settings of the judgement of one target.
+    """The settings of the judgement of one target. Times are in seconds.
 
-    `thresholds` overrides defaults by name (`kvwatch.core.judgement.thresholds`). `max_num_seqs` is the server's own
-    limit, where the operator states it; otherwise the ceiling is inferred from a plateau. Times in seconds.
+    `thresholds` overrides defaults by name (`kvwatch.core.judgement.thresholds`). `max_num_seqs` is the server's
+    --max-num-seqs, if the operator sets it; otherwise kvwatch infers the ceiling from a plateau.
     """
 
     vocabulary: Vocabulary = field(default_factory=Vocabulary)
@@ -22,13 +22,13 @@ class Policy:
     """Ids of symptoms that are not judged."""
     max_num_seqs: float | None = None
     gpus: tuple[str, ...] = ()
-    """Which GPUs are the server's (`kvwatch.core.model.gpu`); none named: all that are read."""
+    """The server's GPUs (`Gpu.matches`); empty: all that are read."""
     full_interval_s: float = 15.0
-    """How often buckets and information families are read."""
+    """How often buckets, information families and slow signals are read."""
     min_observations: float = 20.0
-    """Fewer observations than this give no quantile."""
+    """A quantile needs at least this many observations."""
     unknown_grace_s: float = 60.0
-    """How long a verdict may be unknown before that shows as a state of its own."""
+    """How long a verdict may be unknown before the symptom's state becomes unknown."""
     history_s: float = 600.0
-    """How much of the past is kept at full resolution."""
+    """How long samples are kept at full resolution."""
     max_events: int = 200

@@ -1,4 +1,4 @@
-"""What kvwatch knows of one target at one instant. Immutable; replaced whole by `pipeline.advance`."""
+"""All that kvwatch knows of one target at one moment. Immutable; `pipeline.advance` returns the next one."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from kvwatch.core.judgement.symptoms import Evidence, Restart, limits_of
 from kvwatch.core.judgement.thresholds import Limits
 from kvwatch.core.model.gpu import GpuWindow
 from kvwatch.core.model.log_verdict import LogVerdict
-from kvwatch.core.model.outcome import Failure, ScrapeError, ServerInfo
+from kvwatch.core.model.outcome import Failure, ScrapeError
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.core.model.snapshot import EngineKey, Histogram, Snapshot
 from kvwatch.core.model.timed_rows import History
 
-#: Time constant of the share of failing time, seconds.
 FAILING_MEMORY_S = 60.0
-#: Usage marks above which seconds are counted.
+"""Time constant of `State.failing_share`, seconds."""
 USAGE_MARKS = (0.9, 0.95, 0.99)
-#: Upper bounds of the histogram of sampled usage.
+"""The seconds with KV cache usage at or above each of these are counted."""
 USAGE_BOUNDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 1.0)
+"""Upper bounds of the histogram of sampled usage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A symptom went from one stage to another. `t` monotonic seconds, `wall` unix seconds."""
+    """A change of a symptom's stage. `t` is in monotonic seconds, `wall` in unix seconds."""
 
     t: float
     wall: float
@@ -45,8 +46,8 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened once: ``restart``, ``engine_appeared``, ``engine_vanished``, ``several_servers``
-    (they answer in turn behind one address, so that no increase can be told)."""
+    """A single event: ``restart``, ``engine_appeared``, ``engine_vanished`` or ``several_servers`` (several answer in
+    turn behind one address, so increases are unknown)."""
 
     t: float
     wall: float
@@ -57,7 +58,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class UsageTally:
-    """Samples of KV usage by bucket (`USAGE_BOUNDS`, not cumulative, one more for above), and their sum."""
+    """A histogram of sampled KV usage: counts by bucket (`USAGE_BOUNDS` and above, not cumulative) and the sum."""
 
     counts: tuple[int, ...] = (0,) * (len(USAGE_BOUNDS) + 1)
     sum: float = 0.0
@@ -70,22 +71,23 @@ class UsageTally:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """One engine. Counted seconds never fall and are never reset, whatever vLLM does.
+    """One engine. Counted seconds never decrease, whatever vLLM does. Times are monotonic seconds.
 
-    `seen_at` is when it was last on a good page (monotonic seconds).
+    `seen_at` is when the engine was last on a good page. Seconds by regime are complete up to `booked_until`.
     """
 
     key: EngineKey
     snapshot: Snapshot
     regime: Regime
-    accounted_to: float
+    booked_until: float
     seen_at: float
     windows: Windows = field(default_factory=Windows)
     integrals: History[Integral] = field(default_factory=History)
-    past: BeforeRestart = field(default_factory=BeforeRestart)
-    climbs: Mapping[str, CounterTotal] = field(default_factory=dict)
-    raw_ladders: Mapping[str, Histogram] = field(default_factory=dict)
-    climbed_ladders: Mapping[str, Histogram] = field(default_factory=dict)
+    before_restart: BeforeRestart = field(default_factory=BeforeRestart)
+    totals: Mapping[str, CounterTotal] = field(default_factory=dict)
+    """Counter totals by the names of `TRACKED`."""
+    raw_histograms: Mapping[str, Histogram] = field(default_factory=dict)
+    histogram_totals: Mapping[str, Histogram] = field(default_factory=dict)
     covered: float = 0.0
     derived: Derived = field(default_factory=Derived)
     regime_seconds: Mapping[Regime, float] = field(default_factory=dict)
@@ -94,17 +96,17 @@ class EngineState:
     progress_at: float | None = None
     prompt_at: float | None = None
     busy_since: float | None = None
-    parted: float = 0.0
-    """Requests whose clients went away while the engine last worked, beyond those it finished."""
-    abandoned: bool = False
-    """All that the gauges still show has gone."""
+    disconnects: float = 0.0
+    """Requests whose clients disconnected while the engine last worked: answers beyond finished requests."""
+    stale_gauges: bool = False
+    """The gauges still show requests whose clients have all disconnected."""
     symptoms: Mapping[str, Lifecycle] = field(default_factory=dict)
     transitions: Mapping[tuple[str, Stage], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class LastScrape:
-    """The newest scrape, as numbers about kvwatch's own work. Durations in seconds."""
+    """Numbers about the newest scrape itself. Durations are in seconds."""
 
     duration_s: float
     interval_s: float
@@ -114,7 +116,7 @@ class LastScrape:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything about one target. `now` is the time of the newest outcome, monotonic seconds."""
+    """All that kvwatch knows of one target. `now` is the time of the newest outcome in monotonic seconds."""
 
     target: str
     policy: Policy
@@ -126,7 +128,7 @@ class State:
     error: ScrapeError | None = None
     failing_since: float | None = None
     failing_share: float = 0.0
-    """Share of lately's time in which scrapes failed, exponentially weighted (`FAILING_MEMORY_S`)."""
+    """Exponentially weighted share of recent time in which scrapes failed (`FAILING_MEMORY_S`)."""
     last_error: ScrapeError | None = None
     good_at: float | None = None
     full_at: float | None = None
@@ -136,20 +138,20 @@ class State:
     server: Snapshot | None = None
     unknown_families: tuple[str, ...] = ()
     left_out: int = 0
-    """Series on the newest whole page that are not read because they are beyond the limits."""
+    """Series on the newest whole page that are not read because they exceed a limit."""
     exposed: tuple[str, ...] = ()
     configured: bool = False
     facts: ServerInfo | None = None
     gpu: GpuWindow = field(default_factory=GpuWindow)
     log: LogVerdict | None = None
-    """What the server's own log tells of its starts."""
+    """The verdict on the server's starts, from its log."""
     restart: Restart | None = None
     restarts: int = 0
     switched_at: float | None = None
-    """When another process than before last answered: a restart, or several servers behind one address."""
-    unattended: Regime = Regime.UNKNOWN
-    """The regime of the target while no engine of it is known."""
-    unattended_seconds: Mapping[Regime, float] = field(default_factory=dict)
+    """When the answering process last changed: by a restart, or because several servers share one address."""
+    regime_without_engines: Regime = Regime.UNKNOWN
+    """The regime of the target while none of its engines is known."""
+    regime_seconds_without_engines: Mapping[Regime, float] = field(default_factory=dict)
     symptoms: Mapping[str, Lifecycle] = field(default_factory=dict)
     transitions: Mapping[tuple[str, Stage], int] = field(default_factory=dict)
     events: tuple[Event, ...] = ()
@@ -160,7 +162,8 @@ class State:
 
 
 def initial(target: str, policy: Policy | None = None) -> State:
-    """The state before the first scrape. ValueError if a threshold of the policy is unknown or out of range."""
+    """The state before the first scrape. Raises ValueError if a threshold of the policy is unknown or out of
+    range."""
     policy = policy or Policy()
     return State(
         target=target,
@@ -171,16 +174,16 @@ def initial(target: str, policy: Policy | None = None) -> State:
     )
 
 
-def judged_by(state: State, policy: Policy, *, same_log: bool = True) -> State:
-    """The state under another policy: what was seen and counted stays, and is judged anew with the next outcome. What
-    another log told is not of this server any more.
+def with_policy(state: State, policy: Policy, *, same_log: bool = True) -> State:
+    """The state under another policy. History and counts stay; the next outcome is judged by the new policy.
 
-    ValueError if a threshold of the policy is unknown or out of range.
+    With another log (`same_log` is false) the log's verdict is dropped. Raises ValueError if a threshold of the
+    policy is unknown or out of range.
     """
     return replace(
         state,
         policy=policy,
         limits=limits_of(policy.thresholds),
-        interpreter=PageNormaliser(policy.vocabulary, state.target),  # the other may still be reading
+        interpreter=PageNormaliser(policy.vocabulary, state.target),  # the old one may be reading a page
         log=state.log if same_log else None,
     )

@@ -1,18 +1,19 @@
-"""The numbers that judgements turn on and operators may move, with default, unit and meaning.
+"""The thresholds of the judgement, with default, unit and meaning. Operators may change each one.
 
-Named `<row>.<what>`, as `--threshold`, the settings file and the evidence spell them. The rows of
-`symptoms` add their own; those of the regimes and derived numbers are here.
+A threshold is named `<row>.<what>`, as `--threshold`, the settings file and the evidence spell it. Those of the
+regimes and of derived numbers are here; the rows of `symptoms` add their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A default and its meaning. `unit` is ``ratio`` (0-1 unless said) or what is counted, as ``seconds``."""
+    """A default and its meaning. `unit` is ``ratio`` or what is counted, such as ``seconds``."""
 
     name: str
     default: float
@@ -22,97 +23,100 @@ class Threshold:
     high: float = 1e12
 
 
+def share(name: str, default: float, help_: str) -> Threshold:
+    """A ratio between 0 and 1."""
+    return Threshold(name, default, "ratio", help_, high=1.0)
+
+
+def multiple(name: str, default: float, help_: str, low: float = 0.0) -> Threshold:
+    """A ratio that may be above 1, such as times the usual length."""
+    return Threshold(name, default, "ratio", help_, low, 1000)
+
+
+def seconds(name: str, default: float, help_: str, low: float = 0.0) -> Threshold:
+    """A time in seconds, at least `low`."""
+    return Threshold(name, default, "seconds", help_, low)
+
+
 REGIME_THRESHOLDS: tuple[Threshold, ...] = (
-    Threshold(
+    share(
         "regime.full_usage",
         0.95,
-        "ratio",
-        high=1.0,
-        help="KV usage from which the cache counts as full. vLLM's own dashboards turn red at 0.98; a saturated"
-        " cache swings below 1.0 because each preemption frees a whole request (seen on a real 0.32).",
+        "From this usage the cache counts as full. vLLM's dashboards turn red at 0.98, but a saturated cache swings"
+        " below 1.0, because each preemption frees a whole request (recorded on vLLM 0.32).",
     ),
-    Threshold(
+    seconds(
         "regime.short_memory",
         15,
-        "seconds",
+        "The cache still counts as short this long after it was full. Usage dips whenever a request ends or is"
+        " preempted, for up to 7 s on a recorded saturated server.",
         low=1,
-        help="How long after it was full the cache counts as short: usage dips each time a request ends or is"
-        " preempted, up to 7 s on a real saturated server.",
     ),
     Threshold(
         "regime.demand",
         1.0,
         "ratio",
+        "At this KV demand ratio the running and waiting requests no longer fit in the cache together.",
         high=100,
-        help="KV demand ratio from which what is admitted and waiting no longer fits the cache together.",
     ),
-    Threshold(
+    seconds(
         "regime.plateau",
         60,
-        "seconds",
+        "Without a stated --max-num-seqs, the limit of running requests is inferred from the samples of this time.",
         low=5,
-        help="How far back the ceiling of running requests is looked for, where --max-num-seqs is not stated.",
     ),
-    Threshold(
+    share(
         "regime.plateau_share",
         0.6,
-        "ratio",
-        high=1.0,
-        help="Share of samples with a queue in which running is at its highest, from which that is its ceiling.",
+        "The highest number of running requests counts as their limit if at least this share of the samples with a"
+        " queue shows it.",
     ),
-    Threshold(
+    seconds(
         "regime.slot_memory",
         5,
-        "seconds",
-        help="How long after all slots were taken they still count as taken: a slot is empty for a step when a"
+        "All batch slots still count as taken this long after they were. A slot is empty for one step whenever a"
         " request ends.",
     ),
-    Threshold(
+    seconds(
         "regime.progress_memory",
         10,
-        "seconds",
+        "A queue is attributed to slots or prefill only if the engine made progress within this time.",
         low=1,
-        help="A queue is put down to slots or prefill only while something moved within this time.",
     ),
-    Threshold(
+    seconds(
         "regime.stalled_after",
         30,
-        "seconds",
+        "An engine with requests is stalled after this long without a change of any counter or of usage.",
         low=1,
-        help="No counter and no usage moves for this long with requests in the engine: it is stalled.",
     ),
-    Threshold(
+    seconds(
         "regime.cold_stalled_after",
         300,
-        "seconds",
+        "The same until the engine has generated its first token or finished its first request. Compiling and"
+        " warming up took 89 s in a public report.",
         low=1,
-        help="The same until the engine has generated its first token or finished its first request: that compiles"
-        " and warms up, 89 s in a public report.",
     ),
-    Threshold(
+    seconds(
         "regime.prefill_memory",
         30,
-        "seconds",
+        "Prefill counts as running this long after prompt tokens last rose. vLLM counts them all at once, at a"
+        " request's first output.",
         low=1,
-        help="Prompt tokens arrive in lumps, at a request's first output; this long without one means that no"
-        " prefill is seen to go on.",
     ),
 )
 
 SYMPTOM_THRESHOLDS: tuple[Threshold, ...] = (
-    Threshold(
+    seconds(
         "symptom.memory",
         5,
-        "seconds",
+        "A symptom fires only if its condition was seen within this time, so that no burst fires after its end.",
         low=1,
-        help="What a symptom is about must have been seen within this time, so that no burst fires after its end.",
     ),
-    Threshold(
+    seconds(
         "queue.wait",
         0.5,
-        "seconds",
-        help="A queue for slots, prefill or what is deferred is none to tell of while a request waits less than this"
-        " on average (waiting / finished a second): on a large server some have always just arrived.",
+        "Queues for slots, prefill or deferred work are ignored while the mean wait (waiting / finished per second)"
+        " is below this. On a large server some requests have always just arrived.",
     ),
 )
 
@@ -121,30 +125,39 @@ DERIVED_THRESHOLDS: tuple[Threshold, ...] = (
         "hit_ratio.overrun",
         1.2,
         "ratio",
+        "The prefix cache hit ratio is untrusted above this many looked-up tokens per prompt token, in-flight"
+        " requests aside. Up to vLLM 0.26 every scheduling attempt counts as a look-up, so look-ups run away under"
+        " pressure.",
         low=1,
         high=100,
-        help="Look-ups of the prefix cache per prompt token (beyond what is in flight) from which the hit ratio"
-        " is not trusted: up to vLLM 0.26 every attempt to schedule counts, so under pressure they run away.",
     ),
-    Threshold(
+    share(
         "score.preemption_full",
         0.1,
-        "ratio",
-        high=1.0,
-        help="Preemptions / (preemptions + finished requests) at which the preemption part is at its full weight.",
+        "The preemption part of the pressure score has its full weight at this value of preemptions / (preemptions +"
+        " finished requests).",
     ),
 )
 
 
 class Limits(dict[str, float]):
-    """The thresholds in force: the defaults of `table`, overridden. Unknown names are a ValueError. To be read only;
-    a dict because judges look at a hundred of them at every sample."""
+    """The thresholds in force: the defaults of `table` with overrides. Read only.
+
+    It is a dict because judges read a hundred of them at every sample. ValueError lists everything that is wrong with
+    the overrides.
+    """
 
     def __init__(self, table: tuple[Threshold, ...], overrides: Mapping[str, float]) -> None:
         errors = check(table, overrides)
         if errors:
             raise ValueError("; ".join(errors))
         super().__init__({row.name: row.default for row in table} | dict(overrides))
+
+    def __missing__(self, name: str) -> float:
+        near = ", ".join(get_close_matches(name, self)) or "none"
+        raise KeyError(
+            f"no threshold {name!r}; similar names: {near}. Add it to the `thresholds` of its symptom"
+        )
 
 
 def check(table: tuple[Threshold, ...], overrides: Mapping[str, float]) -> list[str]:

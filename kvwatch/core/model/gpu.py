@@ -1,9 +1,8 @@
-"""The GPUs under a server: what was read of them, and how active they were over a window.
+"""The GPUs of a server: the newest reading, and their activity over a window.
 
-Two numbers say whether a GPU works, and they are not alike. What share of its processors had work (SM activity)
-and what share of time its memory moved data (DRAM activity) are measured; the larger of the two is how active it
-is. Utilisation is the share of time in which *anything* ran on it, however little: 100 % proves nothing, a low
-number does. So where only that is there, the activity is an upper bound, and says so.
+Activity is the larger of SM activity (the share of processors that had work) and DRAM activity (the share of time in
+which memory moved data). Utilisation is the share of time in which anything ran, however little: 100 % proves
+nothing, a low value does. So where only utilisation is known, it is an upper bound of the activity, marked as such.
 """
 
 from __future__ import annotations
@@ -15,22 +14,23 @@ from typing import NamedTuple
 
 from kvwatch.core.model.timed_rows import History
 
-MOST_GPUS = 256
-"""GPUs and parts of GPUs of one reading that are looked at; a host has 16, each in 7 parts at most."""
+MAX_GPUS = 256
+"""GPUs and MIG instances per reading; a host has at most 16 GPUs of 7 instances each."""
 STALE_INTERVALS = 3
-"""Readings older than so many intervals are none, and two that are further apart have a gap between them."""
-NO_DATA = "no GPU data: name a DCGM exporter (gpu_url), or install kvwatch[nvml] where the GPUs can be seen"
-OFF = "no GPU data: it is turned off (gpu = off)"
+"""A reading older than this many intervals is stale. Two readings further apart have a gap between them."""
+NO_DATA = "no GPU data: set gpu_url to a DCGM exporter, or install kvwatch[nvml] where the GPUs are visible"
+OFF = "no GPU data: GPU readings are turned off (gpu = off)"
 OK, FAILED = "ok", "failed"
-_ENOUGH_OF_A_WINDOW = 0.5
+_MIN_COVERED_SHARE = 0.5
+"""An activity needs readings for at least this share of the window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU, or one part of a divided one (a MIG instance), at one instant. None is "not said".
+    """One GPU, or one MIG instance of a divided GPU, at one moment. None is unknown.
 
-    `label` is its index, ``0``, or that and the part's, ``0/7``; ratios are 0-1. `owners` are those that an
-    exporter in Kubernetes names, as ``namespace/pod/container``.
+    `label` is the GPU's index, ``0``, or index and instance, ``0/7``. Ratios are 0-1. `owners` are the containers
+    that a Kubernetes exporter names, as ``namespace/pod/container``.
     """
 
     label: str
@@ -45,17 +45,17 @@ class Gpu:
 
     @property
     def activity(self) -> Activity | None:
-        """How active it is; None if nothing that was read tells.
+        """How active the GPU is; None if unknown.
 
-        SM activity alone will do: a processor that waits for memory has work. DRAM activity alone will not.
+        SM activity is enough, since a processor that waits for memory has work. DRAM activity alone is not.
         """
         if self.sm_active is not None:
             return Activity(max(self.sm_active, self.dram_active or 0.0), upper_bound=False)
         return None if self.utilization is None else Activity(self.utilization, upper_bound=True)
 
-    def called(self, name: str) -> bool:
-        """Whether `name` means it: an index (all parts of a divided GPU), ``index/part``, a UUID, ``uuid/part``,
-        or ``pod:POD``, ``pod:NAMESPACE/POD``."""
+    def matches(self, name: str) -> bool:
+        """Whether `name` selects this GPU: an index (all instances of a divided GPU), ``index/instance``, a UUID,
+        ``uuid/instance``, ``pod:POD`` or ``pod:NAMESPACE/POD``."""
         if name.startswith("pod:"):
             pod = name.removeprefix("pod:")
             return any(
@@ -67,7 +67,7 @@ class Gpu:
 
 
 class Activity(NamedTuple):
-    """A share of full activity, 0-1; with `upper_bound` it may be anything below."""
+    """A share of full activity, 0-1; with `upper_bound` the true share may be any lower value."""
 
     value: float
     upper_bound: bool
@@ -75,10 +75,10 @@ class Activity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """What a source said of the GPUs that it sees, or why it said nothing.
+    """The GPUs that a source sees, or why it sees none.
 
-    `source` is ``dcgm`` or ``nvml``, empty if there is none. `interval_s` is the spacing kept between readings,
-    `age_s` how long before the outcome that brings it the reading was made.
+    `source` is ``dcgm`` or ``nvml``, empty without a source. `interval_s` is the interval between readings, `age_s`
+    the age of the reading at the outcome that brings it.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -89,32 +89,32 @@ class GpuReading:
 
 
 def select_gpus(gpus: Sequence[Gpu], names: Sequence[str]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-    """The GPUs that `names` mean (without names: all), and the names that mean none."""
+    """The GPUs that `names` select (without names: all), and the names that select none."""
     if not names:
         return tuple(gpus), ()
-    found = tuple(gpu for gpu in gpus if any(gpu.called(name) for name in names))
-    return found, tuple(name for name in names if not any(gpu.called(name) for gpu in gpus))
+    found = tuple(gpu for gpu in gpus if any(gpu.matches(name) for name in names))
+    return found, tuple(name for name in names if not any(gpu.matches(name) for gpu in gpus))
 
 
 def distinct_gpus(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
-    """GPUs in the order of their labels, none of which two share: those of several hosts have their UUID instead.
+    """The GPUs by label, each label once: where several hosts use the same index, the UUID takes its place.
 
-    A divided GPU stands as its parts, so that nothing counts twice.
+    A divided GPU appears as its instances only, so that nothing is counted twice.
     """
     found = list(gpus)
     divided = {(gpu.uuid, gpu.label.partition("/")[0]) for gpu in found if "/" in gpu.label}
     whole = [gpu for gpu in found if (gpu.uuid, gpu.label) not in divided]
     labels = [gpu.label for gpu in whole]
-    named = {}
+    by_label = {}
     for gpu in whole:
         label = gpu.label
         if labels.count(label) > 1:
             label = gpu.uuid + "".join(label.partition("/")[1:])
-        named[label] = replace(gpu, label=label)
-    return tuple(sorted(named.values(), key=lambda gpu: _natural(gpu.label)))
+        by_label[label] = replace(gpu, label=label)
+    return tuple(sorted(by_label.values(), key=lambda gpu: _natural_order(gpu.label)))
 
 
-def _natural(label: str) -> tuple[tuple[int, str], ...]:
+def _natural_order(label: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if part.isdecimal() else (1 << 62, part) for part in label.split("/"))
 
 
@@ -122,7 +122,7 @@ def _natural(label: str) -> tuple[tuple[int, str], ...]:
 
 
 class GpuSample(NamedTuple):
-    """How active the GPUs of the target were at a time, those of which it could be told."""
+    """The activity of the target's GPUs at a time, by label; GPUs of unknown activity are left out."""
 
     t: float
     spacing_s: float
@@ -131,10 +131,10 @@ class GpuSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GpuActivity:
-    """How active the GPUs of a target were over a window: means over time, 0-1.
+    """The activity of a target's GPUs over a window: means over time, 0-1.
 
-    `mean` is over the GPUs, `highest` that of the busiest. With `upper_bound` both may be anything below: for some
-    of the time or of the GPUs nothing but utilisation was known. `covered_s` is how much of the window was watched.
+    `mean` averages the GPUs, `highest` is the busiest GPU's. With `upper_bound` the true values may be lower, because
+    for some time or some GPU only utilisation was known. `covered_s` is the part of the window with readings.
     """
 
     mean: float
@@ -146,17 +146,17 @@ class GpuActivity:
 
 
 @dataclass(frozen=True, slots=True)
-class NoActivity:
-    """Why it can't be told, and how to change that."""
+class UnknownActivity:
+    """Why the activity is unknown, and how to change that."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class GpuWindow:
-    """The GPUs of a target: the newest reading, and how active they were before. Times are monotonic seconds.
+    """The GPUs of a target: the newest reading and the activity before it. Times are monotonic seconds.
 
-    `failure` says why the newest reading gave nothing; `reading` and `at` are then those of the newest that did.
+    `failure` says why the newest reading failed; `reading` and `at` then belong to the last one that succeeded.
     """
 
     reading: GpuReading | None = None
@@ -164,25 +164,25 @@ class GpuWindow:
     spacing_s: float = 0.0
     failure: str = ""
     absent: tuple[str, ...] = ()
-    """GPUs that the settings name and the newest reading has not."""
+    """GPUs that the settings name and that are not in the newest reading."""
     seen: tuple[str, ...] = ()
-    """The labels of all GPUs of the newest reading, those of other servers among them."""
+    """The labels of all GPUs in the newest reading, including those of other servers."""
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    """Readings by what they came to; empty as long as there is no source."""
+    """Readings by outcome; empty without a source."""
     samples: History[GpuSample] = field(default_factory=History)
 
-    def take(
+    def with_reading(
         self, reading: GpuReading, now: float, *, wanted: Sequence[str], interval_s: float, keep_s: float
     ) -> GpuWindow:
-        """With a reading that came at `now`, of which the GPUs in `wanted` (none named: all) are the target's.
+        """The window after a reading at `now`. `wanted` names the target's GPUs (empty: all).
 
-        `interval_s` is that of the outcomes that bring readings: none can come more often.
+        `interval_s` is the interval of the outcomes that bring readings, so readings can't come more often.
         """
         outcomes = self.outcomes
         if reading.source:
-            came_to = OK if reading.gpus else FAILED
+            outcome = OK if reading.gpus else FAILED
             outcomes = {OK: 0, FAILED: 0, **outcomes}
-            outcomes[came_to] += 1
+            outcomes[outcome] += 1
         if not reading.gpus:
             return replace(self, failure=reading.reason or NO_DATA, outcomes=outcomes)
         gpus, absent = select_gpus(reading.gpus, wanted)
@@ -200,55 +200,55 @@ class GpuWindow:
         )
 
     def age_s(self, now: float) -> float | None:
-        """Seconds since the newest reading that gave something."""
+        """Seconds since the newest successful reading."""
         return None if self.at is None else max(now - self.at, 0.0)
 
-    def now(self, now: float) -> tuple[Gpu, ...]:
-        """The GPUs as they are at `now`: none if the newest reading failed, or is too old to be that of now."""
-        return () if self.reading is None or self.failure or self._stale(now) else self.reading.gpus
+    def current(self, now: float) -> tuple[Gpu, ...]:
+        """The GPUs at `now`; empty if the newest reading failed or is stale."""
+        return () if self.reading is None or self.failure or self._is_stale(now) else self.reading.gpus
 
-    def why_none(self, now: float) -> str:
-        """Why nothing of any GPU is known at `now`; empty if something is."""
+    def why_unknown(self, now: float) -> str:
+        """Why no GPU is known at `now`; empty if one is."""
         if self.reading is None or self.at is None:
             return self.failure or NO_DATA
-        if self._stale(now):
+        if self._is_stale(now):
             old = f"the newest GPU data is {now - self.at:.0f} s old"
             return f"{old}: {self.failure}" if self.failure else old
-        return self.failure or ("" if self.reading.gpus else self._who_is_absent())
+        return self.failure or ("" if self.reading.gpus else self._absent_reason())
 
-    def active(self, now: float, window_s: float) -> GpuActivity | NoActivity:
-        """How active the target's GPUs were in the last `window_s` seconds before `now`."""
-        if self.reading is None or self._stale(now):
-            return NoActivity(self.why_none(now))
+    def activity(self, now: float, window_s: float) -> GpuActivity | UnknownActivity:
+        """The activity of the target's GPUs in the last `window_s` seconds before `now`."""
+        if self.reading is None or self._is_stale(now):
+            return UnknownActivity(self.why_unknown(now))
         if self.absent:
-            return NoActivity(self._who_is_absent())
-        blind = [gpu.label for gpu in self.reading.gpus if gpu.activity is None]
-        if blind:
-            return NoActivity(
-                f"neither SM activity nor utilisation of GPU {', '.join(blind)} is read:"
-                " have the DCGM exporter collect them, or see whether the driver gives them"
+            return UnknownActivity(self._absent_reason())
+        unknown = [gpu.label for gpu in self.reading.gpus if gpu.activity is None]
+        if unknown:
+            return UnknownActivity(
+                f"neither SM activity nor utilisation of GPU {', '.join(unknown)} is exposed: add them to the DCGM"
+                " exporter's counters, or check whether the driver provides them"
             )
         return self._mean(now - window_s, window_s)
 
-    def _who_is_absent(self) -> str:
-        return f"no GPU is called {', '.join(self.absent)} (setting gpus); there are {', '.join(self.seen)}"
+    def _absent_reason(self) -> str:
+        return f"no GPU matches {', '.join(self.absent)} (setting gpus); available: {', '.join(self.seen)}"
 
-    def _stale(self, now: float) -> bool:
+    def _is_stale(self, now: float) -> bool:
         return self.at is None or now - self.at > STALE_INTERVALS * self.spacing_s
 
-    def _mean(self, start: float, window_s: float) -> GpuActivity | NoActivity:
-        assert self.reading is not None  # noqa: S101 - `active` looked
+    def _mean(self, start: float, window_s: float) -> GpuActivity | UnknownActivity:
+        assert self.reading is not None  # noqa: S101 - `activity` checked it
         totals = {gpu.label: 0.0 for gpu in self.reading.gpus}
         covered, bound = 0.0, False
-        for sample, seconds in _held(self.samples.since(start), start):
+        for sample, seconds in _weights(self.samples.since(start), start):
             if sample.activities.keys() != totals.keys():
-                continue  # of some it could not be told, or these are others
+                continue  # other GPUs, or the activity of one is unknown
             covered += seconds
             for label, activity in sample.activities.items():
                 totals[label] += seconds * activity.value
                 bound |= activity.upper_bound
-        if covered < _ENOUGH_OF_A_WINDOW * window_s or not covered:
-            return NoActivity(f"GPU data covers {covered:.0f} s of the last {window_s:.0f} s")
+        if covered < _MIN_COVERED_SHARE * window_s or not covered:
+            return UnknownActivity(f"GPU data covers {covered:.0f} s of the last {window_s:.0f} s")
         means = {label: total / covered for label, total in totals.items()}
         return GpuActivity(
             mean=sum(means.values()) / len(means),
@@ -260,8 +260,8 @@ class GpuWindow:
         )
 
 
-def _held(rows: Sequence[GpuSample], start: float) -> Iterator[tuple[GpuSample, float]]:
-    """Samples with seconds that they stand for since `start`: between two, half of the time goes to each."""
+def _weights(rows: Sequence[GpuSample], start: float) -> Iterator[tuple[GpuSample, float]]:
+    """Samples with the seconds since `start` that each stands for: of the time between two, half goes to each."""
     for one, after in pairwise(rows):
         if after.t - one.t > STALE_INTERVALS * max(one.spacing_s, after.spacing_s):
             continue

@@ -1,4 +1,4 @@
-"""What the log of a server tells of its starts, where kvwatch is given that log."""
+"""The verdict on a server's starts, from its log, if kvwatch reads that log."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 FINE = frozenset({"ok", "ok_but_tight"})
-"""Verdicts on a start that did not fail."""
+"""Verdicts on a start that succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogVerdict:
-    """The verdict on the newest start in the log: one of a closed set, how sure it is (high, medium, low), what it
-    means, what to do in order, and the line that it stands on. `before` is that on the start before it."""
+    """The verdict on the newest start in a log.
+
+    `verdict` is one of `kvwatch.logs.causes.VERDICTS`, `confidence` is high, medium or low. `actions` are in the
+    order to try. `line` and `text` are the evidence (line 0: none). `before` is the verdict on the start before.
+    """
 
     verdict: str
     confidence: str
@@ -28,22 +31,22 @@ class LogVerdict:
         return self.verdict not in FINE
 
     def evidence(self) -> dict[str, Any]:
-        """As evidence of a symptom."""
+        """The verdict as evidence of a symptom."""
         found = {"log_verdict": self.verdict, "log_confidence": self.confidence, "log_meaning": self.meaning}
         return found | ({"log_line": self.line, "log_text": self.text} if self.line else {})
 
 
-def of_a_failed_start(log: LogVerdict | None) -> LogVerdict | None:
-    """Why a server does not come up: what its newest start failed of."""
+def failed_start(log: LogVerdict | None) -> LogVerdict | None:
+    """Why a server does not come up: the verdict on its newest start, if that failed."""
     return log if log is not None and log.failed else None
 
 
-def of_an_ended_run(log: LogVerdict | None) -> LogVerdict | None:
-    """Why a server was started again: what the run before failed of, or the newest, where there is no other."""
-    return next((one for one in _newest_last(log) if one.failed), None)
+def failed_run(log: LogVerdict | None) -> LogVerdict | None:
+    """Why a server was restarted: the first failure among its starts, oldest first."""
+    return next((one for one in _oldest_first(log) if one.failed), None)
 
 
-def _newest_last(log: LogVerdict | None) -> Iterator[LogVerdict]:
+def _oldest_first(log: LogVerdict | None) -> Iterator[LogVerdict]:
     if log is not None:
-        yield from _newest_last(log.before)
+        yield from _oldest_first(log.before)
         yield log

@@ -1,25 +1,25 @@
-"""What one scrape came to: the bytes of a page, or one of a small closed set of failures.
+"""The outcome of one scrape: the bytes of a page, or one of a closed set of failures.
 
 ::
 
     Outcome
-    ├── Scrape          the server answered 200 and the body was read whole
+    ├── Scrape          the server answered 200 and the whole body was read
     └── ScrapeError     it did not; `kind` is one of Failure:
-        ├── refused       nothing listens there
-        ├── timeout       no whole answer in time
+        ├── refused       nothing listens on the port
+        ├── timeout       no complete answer in time
         ├── dns           the host name has no address
         ├── tls           the handshake or the certificate failed
-        ├── http_status   an answer, but not 200
+        ├── http_status   an answer other than 200
         ├── too_large     more bytes, samples or label characters than allowed
-        ├── malformed     not the exposition format, or cut short
-        ├── empty         200 and nothing in it
-        ├── not_vllm      200 and no vLLM metric in it
+        ├── malformed     not the exposition format, or truncated
+        ├── empty         200 with an empty body
+        ├── not_vllm      200 without any vLLM metric
         └── connection    the connection broke in any other way
 
-The first four and the last come from the transport, `http_status` from the answer, the rest from reading
-the body. Anything the network or the remote can do ends as one of these; none of them is an exception.
+The transport reports the first four and the last, the answer reports `http_status`, reading the body reports the
+rest. Whatever the network or the server does ends as one of these; none of them is an exception.
 
-Where there was no scrape, a server's log may still say something of its engines: `Logged`.
+Without a scrape, a server's log may still report numbers of its engines: `LogReport`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from enum import StrEnum
 
 from kvwatch.core.model.gpu import GpuReading
 from kvwatch.core.model.log_verdict import LogVerdict
+from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.core.model.snapshot import EngineKey, Snapshot
 
 
 class Failure(StrEnum):
-    """Why a scrape gave nothing. Counted by kind, every kind initialised to zero."""
+    """Why a scrape failed. Counted by kind; every kind starts at zero."""
 
     REFUSED = "refused"
     TIMEOUT = "timeout"
@@ -48,15 +49,15 @@ class Failure(StrEnum):
     CONNECTION = "connection"
 
 
-#: Failures in which a server answers on that port, so the target is reachable but says nothing of use.
 REACHABLE = frozenset({Failure.EMPTY, Failure.NOT_VLLM})
+"""Failures in which a server answers on that port, but not with metrics of vLLM."""
 
 
 class Pace(StrEnum):
-    """How much of a page was asked for.
+    """How much of a page a scrape requests.
 
-    FAST: gauges, counters, sums and counts, every interval. FULL: buckets and information families as well,
-    every `slow_interval_s`.
+    FAST: gauges, counters, sums and counts, at every interval. FULL: buckets and information families as well, every
+    `full_interval_s`.
     """
 
     FAST = "fast"
@@ -64,21 +65,11 @@ class Pace(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerInfo:
-    """What other endpoints of the server said, read rarely; every field may be unknown (None)."""
-
-    version: str | None = None
-    max_model_len: Mapping[str, int] | None = None
-    """Longest request in tokens, by served model name (``/v1/models``)."""
-
-
-@dataclass(frozen=True, slots=True)
 class Scrape:
-    """A page as it came.
+    """A page as received.
 
-    `wall` is unix seconds, to show to people and nothing else. `duration_s` is the time until the body was
-    whole. `interval_s` is the spacing the poller keeps at present: two scrapes further apart than a few of
-    them have a gap between them. `narrowed` says that only the families asked for are in the body.
+    `wall` is unix seconds, for display only. `duration_s` is the time until the body was complete. `interval_s` is
+    the poller's present interval. `narrowed`: the body holds only the families that were requested.
     """
 
     body: bytes
@@ -90,14 +81,14 @@ class Scrape:
     content_type: str = ""
     facts: ServerInfo | None = None
     gpu: GpuReading | None = None
-    """What was read of the GPUs since the outcome before, if anything."""
+    """The GPU reading since the previous outcome, if there was one."""
     log: LogVerdict | None = None
-    """What the server's log tells of its starts, if kvwatch is given it."""
+    """The verdict on the server's starts, if kvwatch reads its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScrapeError:
-    """A scrape that gave nothing. `detail` is one line for people, without secrets."""
+    """A scrape that failed. `detail` is one line for people, without secrets."""
 
     kind: Failure
     detail: str
@@ -113,7 +104,7 @@ Outcome = Scrape | ScrapeError
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """What the log of a server says of its engines at one instant, in place of a page. Fields as in `Scrape`."""
+    """Numbers of a server's engines from its log, in place of a page. Fields as in `Scrape`."""
 
     engines: Mapping[EngineKey, Snapshot]
     wall: float

@@ -1,7 +1,10 @@
-"""What kvwatch understands of a vLLM server, whatever vLLM calls it.
+"""The signals: what kvwatch reads of a vLLM server, under names that do not change with vLLM's releases.
 
-A row is a signal: its name is the exported metric's name without the ``kvwatch_`` prefix, so that a person
-who has seen one knows the other. Which vLLM name stands for it in which release is in `vllm.py`.
+A signal has the name of the exported metric without the prefix ``kvwatch_``. `dialect/vllm.py` lists vLLM's names for
+it by release.
+
+A row owns everything about its signal. A counter that a symptom looks at over a window needs ``windowed=`` on its row
+and nothing else: the windows, the pace of its reading and the API's history follow from the row.
 """
 
 from __future__ import annotations
@@ -9,12 +12,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
+from typing import NamedTuple
 
+from kvwatch.core.model.named_rows import NamedRows
 from kvwatch.core.model.outcome import Pace
 
 
 class SignalKind(StrEnum):
-    """The kind of a signal, in Prometheus' words; INFO carries its facts in labels."""
+    """The type of a signal, as in Prometheus; INFO carries its facts in labels."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -22,225 +28,221 @@ class SignalKind(StrEnum):
     INFO = "info"
 
 
-class Level(StrEnum):
-    """Whose signal it is: one engine's, or the whole server's."""
+class SignalScope(StrEnum):
+    """Whether a signal is about one engine or the whole server."""
 
     ENGINE = "engine"
     TARGET = "target"
 
 
+class Windowed(NamedTuple):
+    """A counter of a signal that windows and the API's history keep.
+
+    `unit` is what it counts. `part` is empty for the whole signal (the sum over its label; of a histogram its count),
+    else a value of its label, or ``sum`` of a histogram.
+    """
+
+    unit: str
+    part: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One thing kvwatch understands.
+    """One signal.
 
-    `dimension` is the label that splits it (its values are few), empty for most. `core` signals are those
-    without which no regime can be told. `low` and `high` bound what can be true; a value outside is
-    missing, with that as the reason.
+    `dimension` is the label that splits it, with few values; empty for most. Without the `core` signals the regime is
+    unknown. A `slow` signal is read on full pages only, unless it is windowed: a counter read only there has no rate
+    between two of them. A value below `low` or above `high` can't be true, so it counts as missing.
     """
 
     name: str
-    kind: SignalKind
     help: str
+    kind: SignalKind
     dimension: str = ""
     core: bool = False
-    pace: Pace = Pace.FAST
-    level: Level = Level.ENGINE
+    slow: bool = False
+    windowed: tuple[Windowed, ...] = ()
+    scope: SignalScope = SignalScope.ENGINE
     low: float = 0.0
     high: float = math.inf
 
+    @property
+    def pace(self) -> Pace:
+        """The pace at which the signal is read; of a histogram, its sum and count (buckets: full pages only)."""
+        return Pace.FULL if self.slow and not self.windowed else Pace.FAST
 
-_G, _C, _H = SignalKind.GAUGE, SignalKind.COUNTER, SignalKind.HISTOGRAM
+
+_gauge = partial(Signal, kind=SignalKind.GAUGE)
+_counter = partial(Signal, kind=SignalKind.COUNTER)
+_histogram = partial(Signal, kind=SignalKind.HISTOGRAM, slow=True)
+_REQUESTS, _TOKENS = Windowed("requests"), Windowed("tokens")
 
 SIGNALS: tuple[Signal, ...] = (
     # -- the cache and the queue ------------------------------------------------------------------------
-    Signal(
+    _gauge(
         "kv_cache_usage_ratio",
-        _G,
+        "Share of KV cache blocks that running requests hold, 0-1. Cached blocks that no request holds count as"
+        " free: an idle server shows 0 with a warm cache.",
         core=True,
         high=1.0,
-        help="Fraction of KV cache blocks held by live requests, 0-1. Cached blocks that nobody holds count as"
-        " free, so an idle server shows 0 with a warm cache.",
     ),
-    Signal("requests_running", _G, core=True, help="Requests in the running batch."),
-    Signal(
-        "requests_waiting",
-        _G,
-        core=True,
-        help="Requests waiting in the engine's queue, for whatever reason.",
-    ),
-    Signal(
+    _gauge("requests_running", "Requests in the running batch.", core=True),
+    _gauge("requests_waiting", "Requests waiting in the engine's queue, for any reason.", core=True),
+    _gauge(
         "requests_waiting_by_reason",
-        _G,
+        "requests_waiting by reason: capacity (a slot, blocks or token budget) and deferred (LoRA slot, KV"
+        " transfer, grammar). Do not add them to requests_waiting.",
         dimension="reason",
-        help="The parts of requests_waiting: capacity (a slot, blocks or token budget) and deferred (LoRA slot,"
-        " KV transfer, grammar). Do not add them to it.",
     ),
-    Signal("requests_swapped", _G, help="Requests swapped out to CPU memory (v0 engine only)."),
-    Signal(
+    _gauge("requests_swapped", "Requests swapped out to CPU memory (v0 engine only)."),
+    _gauge(
         "cpu_kv_cache_usage_ratio",
-        _G,
+        "Share of the CPU swap space's blocks in use, 0-1 (v0 engine only).",
         high=1.0,
-        help="Fraction of the CPU swap space's blocks in use, 0-1 (v0 engine only).",
     ),
-    Signal(
-        "requests_kv_fetch",
-        _G,
-        dimension="stage",
-        help="Requests whose KV cache is being fetched through a connector, by stage.",
+    _gauge(
+        "requests_kv_fetch", "Requests whose KV cache a connector is fetching, by stage.", dimension="stage"
     ),
-    Signal(
+    _gauge(
         "engine_sleep_state",
-        _G,
+        "1 for the engine's sleep state (awake, weights_offloaded, discard_all).",
         dimension="sleep_state",
-        pace=Pace.FULL,
-        help="1 for the sleep state that the engine is in (awake, weights_offloaded, discard_all).",
+        slow=True,
     ),
     # -- work -------------------------------------------------------------------------------------------
-    Signal(
+    _counter(
         "preemptions_total",
-        _C,
-        help="Preemptions. vLLM's v1 engine counts one at the request's next output: late, or never if it was"
+        "Preemptions. vLLM's v1 engine counts one at the request's next output: late, or never if the request was"
         " aborted.",
+        windowed=(Windowed("preemptions"),),
     ),
-    Signal(
+    _counter(
         "prompt_tokens_total",
-        _C,
-        help="Prompt tokens of requests that reached their first output, cached ones included.",
+        "Prompt tokens of requests that reached their first output, cached tokens included.",
+        windowed=(_TOKENS,),
     ),
-    Signal(
+    _counter(
         "prompt_tokens_by_source_total",
-        _C,
+        "Prompt tokens by the source of their KV (local_compute, local_cache_hit, external_kv_transfer).",
         dimension="source",
-        help="Prompt tokens by where their KV came from (local_compute, local_cache_hit, external_kv_transfer).",
+        windowed=(_TOKENS, Windowed("tokens", "local_cache_hit"), Windowed("tokens", "external_kv_transfer")),
     ),
-    Signal(
-        "prompt_tokens_recomputed_total",
-        _C,
-        help="Cached prompt tokens that were computed again all the same (vLLM 0.16 to 0.19).",
+    _counter(
+        "prompt_tokens_recomputed_total", "Cached prompt tokens that were computed again (vLLM 0.16 to 0.19)."
     ),
-    Signal("generation_tokens_total", _C, help="Tokens generated."),
-    Signal(
+    _counter("generation_tokens_total", "Generated tokens.", windowed=(_TOKENS,)),
+    _counter(
         "requests_finished_total",
-        _C,
+        "Finished requests by reason. vLLM does not count a request whose client disconnected.",
         dimension="reason",
-        help="Finished requests by reason. A request whose client went away is counted nowhere.",
+        windowed=(_REQUESTS, Windowed("requests", "error"), Windowed("requests", "abort")),
     ),
-    Signal(
+    _counter(
         "admission_rejections_total",
-        _C,
+        "Requests that the API server rejected because a queue limit was reached, by limit.",
         dimension="reason",
-        level=Level.TARGET,
-        help="Requests refused at the front because a queue limit was reached, by limit.",
+        windowed=(_REQUESTS,),
+        scope=SignalScope.TARGET,
     ),
-    Signal(
+    _counter(
         "http_responses_total",
-        _C,
+        "Responses with status 2xx to POST requests, by route, including those whose client disconnected.",
         dimension="handler",
-        level=Level.TARGET,
-        help="Answers of the server to POST requests with a status of 2xx, by route; those that the client cut off"
-        " are among them.",
+        windowed=(Windowed("answers"),),
+        scope=SignalScope.TARGET,
     ),
-    Signal("corrupted_requests_total", _C, pace=Pace.FULL, help="Requests whose output held NaN."),
+    _counter("corrupted_requests_total", "Requests whose output contained NaN.", slow=True),
     # -- prefix cache -----------------------------------------------------------------------------------
-    Signal(
+    _counter(
         "prefix_cache_queried_tokens_total",
-        _C,
-        help="Tokens looked up in the local prefix cache. Counted once a request since vLLM 0.27, at every"
-        " attempt to schedule before.",
+        "Tokens looked up in the local prefix cache: once per request since vLLM 0.27, before that at every"
+        " attempt to schedule it.",
+        windowed=(_TOKENS,),
     ),
-    Signal("prefix_cache_hit_tokens_total", _C, help="Tokens found in the local prefix cache."),
-    Signal(
+    _counter("prefix_cache_hit_tokens_total", "Tokens found in the local prefix cache.", windowed=(_TOKENS,)),
+    _counter(
         "external_prefix_cache_queried_tokens_total",
-        _C,
-        help="Tokens looked up in an external cache through a connector; since vLLM 0.16 only those left after"
-        " the local hit.",
+        "Tokens looked up in an external cache through a connector; since vLLM 0.16 only those that the local"
+        " cache did not hold.",
+        windowed=(_TOKENS,),
     ),
-    Signal("external_prefix_cache_hit_tokens_total", _C, help="Tokens found in an external cache."),
-    Signal(
+    _counter(
+        "external_prefix_cache_hit_tokens_total", "Tokens found in an external cache.", windowed=(_TOKENS,)
+    ),
+    _counter(
         "prefix_cache_hit_tokens_by_tier_total",
-        _C,
+        "Prefix-cache hit tokens by the tier that held them (device, host, disk, p2p, ...).",
         dimension="tier",
-        pace=Pace.FULL,
-        help="Prefix-cache hit tokens by the tier that held them (device, host, disk, p2p, ...).",
+        slow=True,
     ),
-    Signal(
-        "kv_offload_loaded_bytes_total",
-        _C,
-        pace=Pace.FULL,
-        help="Bytes of KV cache brought back from the offload tier.",
-    ),
-    Signal(
-        "kv_offload_stored_bytes_total",
-        _C,
-        pace=Pace.FULL,
-        help="Bytes of KV cache written to the offload tier.",
-    ),
-    Signal(
+    _counter("kv_offload_loaded_bytes_total", "KV cache bytes loaded from the offload tier.", slow=True),
+    _counter("kv_offload_stored_bytes_total", "KV cache bytes stored in the offload tier.", slow=True),
+    _counter(
         "kv_offload_skipped_stores_total",
-        _C,
-        pace=Pace.FULL,
-        help="Times that KV cache was not offloaded because the tier had no room for it.",
+        "Times that KV cache was not offloaded because the tier was full.",
+        slow=True,
     ),
-    Signal(
+    _gauge(
         "prefix_cache_lifetime_hit_ratio",
-        _G,
-        pace=Pace.FULL,
+        "The v0 engine's own prefix hit ratio since its start, 0-1. Shown but not judged: it covers no window.",
+        slow=True,
         high=1.0,
-        help="The v0 engine's own prefix hit rate since its start, 0-1. Not a window: shown, not judged.",
     ),
-    Signal(
-        "multimodal_cache_queried_items_total", _C, pace=Pace.FULL, help="Items looked up, multimodal cache."
-    ),
-    Signal("multimodal_cache_hit_items_total", _C, pace=Pace.FULL, help="Items found, multimodal cache."),
+    _counter("multimodal_cache_queried_items_total", "Multimodal cache: items looked up.", slow=True),
+    _counter("multimodal_cache_hit_items_total", "Multimodal cache: items found.", slow=True),
     # -- speculative decoding ---------------------------------------------------------------------------
-    Signal("spec_decode_draft_tokens_total", _C, pace=Pace.FULL, help="Draft tokens proposed."),
-    Signal("spec_decode_accepted_tokens_total", _C, pace=Pace.FULL, help="Draft tokens accepted."),
-    # -- latencies and lengths, of requests that finished -------------------------------------------------
-    Signal("time_to_first_token_seconds", _H, pace=Pace.FULL, help="Arrival to first output, one a request."),
-    Signal(
+    _counter("spec_decode_draft_tokens_total", "Draft tokens proposed.", slow=True),
+    _counter("spec_decode_accepted_tokens_total", "Draft tokens accepted.", slow=True),
+    # -- latencies and lengths ----------------------------------------------------------------------------
+    _histogram("time_to_first_token_seconds", "Arrival to first output, one observation per request."),
+    _histogram(
         "inter_token_latency_seconds",
-        _H,
-        pace=Pace.FULL,
-        help="Time between two outputs of one request; with speculative decoding an output is several tokens.",
+        "Time between two outputs of a request; with speculative decoding an output is several tokens.",
     ),
-    Signal(
-        "e2e_request_latency_seconds", _H, pace=Pace.FULL, help="Arrival to last token, finished requests."
-    ),
-    Signal(
-        "request_queue_time_seconds",
-        _H,
-        pace=Pace.FULL,
-        help="First queued to first scheduled, finished requests.",
-    ),
-    Signal(
-        "request_prefill_time_seconds",
-        _H,
-        pace=Pace.FULL,
-        help="First scheduled to first token, finished requests.",
-    ),
-    Signal(
+    _histogram("e2e_request_latency_seconds", "Arrival to last token, of finished requests."),
+    _histogram("request_queue_time_seconds", "First queued to first scheduled, of finished requests."),
+    _histogram("request_prefill_time_seconds", "First scheduled to first token, of finished requests."),
+    _histogram(
         "request_decode_time_seconds",
-        _H,
-        pace=Pace.FULL,
-        help="First to last token, preemptions inside, finished requests.",
+        "First to last token, of finished requests; preemptions in between are included.",
     ),
-    Signal("request_prompt_tokens", _H, help="Prompt length in tokens, finished requests."),
-    Signal(
-        "request_generation_tokens", _H, pace=Pace.FULL, help="Generated length in tokens, finished requests."
+    _histogram(
+        "request_prompt_tokens",
+        "Prompt length in tokens, of finished requests.",
+        windowed=(_REQUESTS, Windowed("tokens", "sum")),
     ),
-    Signal("iteration_tokens", _H, help="Tokens per engine step."),
+    _histogram("request_generation_tokens", "Generated length in tokens, of finished requests."),
+    _histogram("iteration_tokens", "Tokens per engine step.", windowed=(Windowed("engine steps"),)),
     # -- the server -------------------------------------------------------------------------------------
-    Signal(
+    _gauge(
         "engine_start_time_seconds",
-        _G,
-        pace=Pace.FULL,
-        level=Level.TARGET,
-        help="Start of the vLLM server process, unix seconds.",
+        "Start of the vLLM server process, unix seconds.",
+        slow=True,
+        scope=SignalScope.TARGET,
     ),
-    Signal("cache_config", SignalKind.INFO, pace=Pace.FULL, help="vLLM's cache configuration, as labels."),
+    Signal("cache_config", "vLLM's cache configuration, as labels.", SignalKind.INFO, slow=True),
 )
 
-BY_NAME: dict[str, Signal] = {signal.name: signal for signal in SIGNALS}
+BY_NAME = NamedRows(
+    {signal.name: signal for signal in SIGNALS}, "add a Signal row to kvwatch/core/model/signals.py"
+)
 
-#: Signals without which the regime of an engine is unknown.
 CORE: tuple[str, ...] = tuple(signal.name for signal in SIGNALS if signal.core)
+"""Signals without which the regime of an engine is unknown."""
+
+
+class WindowedCounter(NamedTuple):
+    """One windowed counter. `name` is the signal's, or ``signal/part``: a column of the API's history."""
+
+    name: str
+    signal: Signal
+    part: str
+    unit: str
+
+
+WINDOWED: tuple[WindowedCounter, ...] = tuple(
+    WindowedCounter(f"{signal.name}/{part}" if part else signal.name, signal, part, unit)
+    for signal in SIGNALS
+    for unit, part in signal.windowed
+)
+"""All windowed counters, in the order of their rows."""

@@ -1,4 +1,4 @@
-"""The signals of one engine at one instant."""
+"""The signals of one engine at one moment."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import NamedTuple
 
-#: How a reason begins that says: this will appear with the first request.
 NOT_YET = "not yet"
+"""A reason that begins like this: the signal appears with the first request."""
 
-#: The feature of a snapshot that was told by a log, not by a page.
 FROM_LOG = "from a log"
+"""The feature of a snapshot whose numbers come from a log, not from a page."""
 
 
 class EngineKey(NamedTuple):
-    """Whose numbers these are. Data-parallel ranks of one server are engines of one target.
+    """Identifies an engine. Data-parallel ranks of one server are engines of one target.
 
-    `model_name` and `engine` are empty for what concerns the whole target.
+    `model_name` and `engine` are empty for the whole target.
     """
 
     target: str
@@ -27,8 +27,8 @@ class EngineKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """A cumulative histogram as exposed. `bounds` are the finite upper bounds, ascending; `counts` are the
-    cumulative counts at them. Both are empty when only the sum and the count were asked for."""
+    """A cumulative histogram as exposed. `bounds` are the finite upper bounds, ascending; `counts` the cumulative
+    counts at them. Both are empty if the scrape requested only the sum and the count."""
 
     sum: float
     count: float
@@ -36,37 +36,37 @@ class Histogram:
     counts: tuple[float, ...] = ()
 
 
-#: A gauge or counter; a labelled family by its label's value; a histogram.
 Value = float | Mapping[str, float] | Histogram
+"""A gauge or counter; a labelled family by its label's value; a histogram."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """What vLLM says of its KV cache; None is "it does not say" (in vLLM's own words: ``None``)."""
+    """vLLM's KV cache configuration as exposed; None is unknown."""
 
     block_size: float | None = None
-    """Tokens per block; for hybrid models the smallest of several."""
+    """Tokens per block; of a hybrid model the smallest of several sizes."""
     num_gpu_blocks: float | None = None
-    """Blocks of this engine: under data parallelism vLLM repeats the sum over engines, divided here."""
+    """Blocks of this engine. Under data parallelism vLLM exposes the sum over engines; this is already divided."""
     cache_dtype: str | None = None
     enable_prefix_caching: bool | None = None
     gpu_memory_utilization: float | None = None
     kv_cache_size_tokens: float | None = None
     kv_cache_max_concurrency: float | None = None
     mamba_block_size: float | None = None
-    """Tokens per block of the layers with a state, which may be thousands: no prefix shorter than it is found."""
+    """Tokens per block of layers with a state, up to thousands. A shorter shared prefix is never found."""
     mamba_cache_mode: str | None = None
     prefix_match_unit: float | None = None
     hybrid: bool = False
-    """Some layers keep a state of constant size (Mamba and the like): blocks x block size is no capacity."""
+    """Some layers keep a state of constant size (such as Mamba): blocks x block size is not the capacity."""
     known: bool = False
-    """Whether a configuration was exposed at all."""
+    """Whether a configuration was exposed."""
     labels: tuple[tuple[str, str], ...] = ()
-    """Everything that vLLM says of it, in its own words, by name: to tell what two servers have different."""
+    """All labels of the configuration, by name, to compare two servers."""
 
     @property
     def max_model_len(self) -> float | None:
-        """Longest request in tokens, prompt and output; vLLM's capacity is this times its maximum concurrency."""
+        """Longest request in tokens, prompt and output: vLLM's capacity divided by its maximum concurrency."""
         if not self.kv_cache_size_tokens or not self.kv_cache_max_concurrency:
             return None
         length = self.kv_cache_size_tokens / self.kv_cache_max_concurrency
@@ -74,7 +74,7 @@ class CacheConfig:
 
     @property
     def prefix_unit(self) -> float | None:
-        """Tokens that a shared beginning must have, at least, to be found in the prefix cache."""
+        """The fewest tokens of a shared prefix that the prefix cache can find."""
         return self.prefix_match_unit or max(
             (size for size in (self.block_size, self.mamba_block_size) if size), default=None
         )
@@ -82,10 +82,10 @@ class CacheConfig:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The signals of one engine (or, with an empty model and engine, of the target itself).
+    """The signals of one engine, or of the target (with an empty model and engine).
 
-    Every signal is in `values` or in `missing` with the reason. `caveats` say, by signal, what to know when
-    reading its value. `generation` is ``v0`` or ``v1``; `features` what else its names tell.
+    Every signal is in `values`, or in `missing` with the reason. `caveats` say, by signal, what to know when reading
+    its value. `generation` is ``v0`` or ``v1``; `features` are what else the exposed names show.
     """
 
     key: EngineKey
@@ -96,22 +96,21 @@ class Snapshot:
     generation: str = "v1"
     features: frozenset[str] = frozenset()
     served: bool = True
-    """False until the page shows that a request was ever served; gauges may appear only then."""
+    """False until the page shows that a request was served; some releases expose no gauges before."""
 
     @property
-    def untouched(self) -> bool:
-        """Nothing was ever asked of this engine, and its gauges appear only with the first request (v0, several
-        API servers). So there is nothing to judge, and nothing is wrong."""
+    def never_used(self) -> bool:
+        """No request was served yet, and the gauges appear only with the first one (v0, several API servers). So
+        there is nothing to judge, and nothing is wrong."""
         return not self.served and any(reason.startswith(NOT_YET) for reason in self.missing.values())
 
     @property
     def cold(self) -> bool:
-        """Nothing was generated since the start, and no request finished: those of a model that embeds generate
-        nothing, ever."""
+        """No token was generated since the start and no request finished. (Embedding models never generate.)"""
         return self.number("generation_tokens_total") == 0.0 and not self.number("requests_finished_total")
 
     def number(self, signal: str) -> float | None:
-        """A gauge's or counter's value, the sum over its label if it has one; None if missing."""
+        """The value of a gauge or counter, summed over its label if it has one; None if missing."""
         value = self.values.get(signal)
         if value is None or isinstance(value, Histogram):
             return None

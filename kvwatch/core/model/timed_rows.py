@@ -1,7 +1,6 @@
-"""An immutable sequence of timed rows.
+"""An immutable sequence of timed rows, in chunks.
 
-It is kept in chunks: appending shares all but the last chunk, so each state keeps its own history at the price of a
-few pointers.
+Appending copies at most one chunk and shares the others, so each state keeps its own history for a few pointers.
 """
 
 from __future__ import annotations
@@ -32,16 +31,18 @@ class History(Generic[T]):
     tail: tuple[T, ...] = ()
 
     def append(self, row: T, keep_s: float) -> History[T]:
-        """With `row` at its end, and what is wholly older than `keep_s` before it forgotten."""
+        """A history with `row` at its end, without chunks that are wholly older than `keep_s` before it."""
         chunks, tail = self.chunks, (*self.tail, row)
         if len(tail) >= _CHUNK:
             chunks, tail = (*chunks, tail), ()
-        return History(_kept(chunks, row.t - keep_s), tail)
+        return History(_drop_before(chunks, row.t - keep_s), tail)
 
-    def kept(self, start: float) -> History[T]:
-        """Without what is wholly older than `start`, as far as whole chunks are."""
+    def without_before(self, start: float) -> History[T]:
+        """A history without chunks that are wholly older than `start`."""
         last = self.last
-        return History() if last is None or last.t < start else History(_kept(self.chunks, start), self.tail)
+        if last is None or last.t < start:
+            return History()
+        return History(_drop_before(self.chunks, start), self.tail)
 
     def __len__(self) -> int:
         return sum(map(len, self.chunks)) + len(self.tail)
@@ -56,7 +57,7 @@ class History(Generic[T]):
         return self.since(float("-inf"))
 
     def since(self, start: float) -> list[T]:
-        """The rows from `start` on, and the one before it, which still holds at `start`."""
+        """The rows from `start` on, and the one before, which is still valid at `start`."""
         parts: list[Sequence[T]] = [self.tail]
         if not self.tail or self.tail[0].t > start:
             for chunk in reversed(self.chunks):
@@ -66,8 +67,8 @@ class History(Generic[T]):
         return cut([row for part in reversed(parts) for row in part], start)
 
 
-def _kept(chunks: tuple[tuple[T, ...], ...], start: float) -> tuple[tuple[T, ...], ...]:
-    """The chunks but those at whose end another begins that still holds at `start`."""
+def _drop_before(chunks: tuple[tuple[T, ...], ...], start: float) -> tuple[tuple[T, ...], ...]:
+    """The chunks without those that end before `start`; the row before `start` stays."""
     drop = 0
     while drop < len(chunks) - 1 and chunks[drop + 1][0].t <= start:
         drop += 1
@@ -75,6 +76,6 @@ def _kept(chunks: tuple[tuple[T, ...], ...], start: float) -> tuple[tuple[T, ...
 
 
 def cut(rows: list[T], start: float) -> list[T]:
-    """The rows from `start` on, and the one before it, which still holds at `start`."""
+    """The rows from `start` on, and the one before, which is still valid at `start`."""
     first = bisect_right(rows, start, key=lambda row: row.t)
     return rows[max(first - 1, 0) :]

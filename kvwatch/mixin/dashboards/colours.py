@@ -1,7 +1,7 @@
-"""Colours that people with any kind of colour vision tell apart, those of Okabe and Ito.
+"""Colours that people with any colour vision can distinguish: the palette of Okabe and Ito.
 
-A regime has the same colour in every panel of every dashboard. Idle, unknown and down are greys of unlike lightness;
-no meaning rests on red against green.
+A regime has the same colour in every panel of every dashboard. Idle, unknown and down are greys of different
+lightness. No meaning depends on red versus green.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kvwatch.core.history.regimes import Regime
-from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.judgement.symptoms import Severity
 
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILLION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
 LIGHT, GREY, DARK = "#C8C8C8", "#909090", "#5C5C5C"
 
-#: What is well, what to look at, what to act on.
 GOOD, LOOK, ACT = GREEN, ORANGE, VERMILLION
+"""Fine; look at it; act on it."""
 
 REGIME: Mapping[str, str] = {
     Regime.IDLE: LIGHT,
@@ -32,12 +31,6 @@ REGIME: Mapping[str, str] = {
     Regime.DOWN: DARK,
 }
 SEVERITY: Mapping[str, str] = {Severity.CRITICAL: ACT, Severity.WARNING: LOOK, Severity.INFO: SKY}
-STATE: Mapping[str, str] = {
-    Stage.FIRING: ACT,
-    Stage.PENDING: LOOK,
-    Stage.UNKNOWN: GREY,
-    Stage.INACTIVE: GREEN,
-}
 
-#: For series that have no meaning of their own, in this order.
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW, GREY)
+"""For series without a colour of their own, in this order."""

@@ -1,102 +1,107 @@
-"""What several dashboards share: their variables, annotations, links, thresholds, and tables of symptoms."""
+"""What several dashboards share: variables, annotations, links, thresholds, and panels that appear more than once."""
 
 from __future__ import annotations
 
 from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.judgement.symptoms import limits_of
-from kvwatch.mixin.dashboards.colours import ACT, GREY, LOOK, SEVERITY
-from kvwatch.mixin.dashboards.elements import Annotation, Column, ThresholdStep, Variable
-from kvwatch.mixin.dashboards.queries import CAUSE, EFFECT, QueryScope
+from kvwatch.mixin.dashboards.colours import ACT, GREY, LOOK, REGIME, SEVERITY
+from kvwatch.mixin.dashboards.elements import (
+    Annotation,
+    Column,
+    Panel,
+    ThresholdStep,
+    Variable,
+    stacked,
+    table,
+)
+from kvwatch.mixin.dashboards.queries import CAUSE, EFFECT, QueryScope, firing, regime_share
 from kvwatch.mixin.promql import select
 from kvwatch.mixin.render_options import Options
 
 SERVER_UID, FLEET_UID, EXPERIMENT_UID = "kvwatch-server", "kvwatch-fleet", "kvwatch-experiment"
 LIMITS = limits_of({})
+NO_KVWATCH = "No kvwatch is scraped"
 
-#: From a row of a table to the server's dashboard, with the time range and what is chosen.
-TO_SERVER = (
+_SERVER_URL = (
     f"/d/{SERVER_UID}?${{__url_time_range}}&${{datasource:queryparam}}"
     "&var-job=${__data.fields.job}&var-instance=${__data.fields.instance}&var-target=${__data.fields.target}"
     "&${model_name:queryparam}&${engine:queryparam}"
 )
-#: The window of what is marked in graphs. Fixed: marks have no resolution.
-_MARKED = "2m"
+_ANNOTATION_WINDOW = "2m"
+"""Fixed, because annotations have no resolution."""
 
 
-def step(threshold: str, colour: str = ACT) -> ThresholdStep:
-    """At the default of a threshold of the symptom table."""
+# -- thresholds --------------------------------------------------------------------------------------------------
+
+
+def threshold_step(threshold: str, colour: str = ACT) -> ThresholdStep:
+    """A step at the default of a threshold of the symptoms."""
     return ThresholdStep(LIMITS[threshold], colour)
 
 
-def about(threshold: str) -> str:
-    """How texts name it."""
+def threshold_text(threshold: str) -> str:
+    """The threshold and its default, for a description."""
     return f"`{threshold}` ({LIMITS[threshold]:g})"
 
 
-def variables(
-    options: Options, suffix: str = "", named: str = "", *, engines: bool = True
-) -> tuple[Variable, ...]:
-    """Server, model and engine; each offers what those before it leave. `suffix` for a second set beside a first."""
-    mark = f" {named}" if named else ""
-    server = [f'instance=~"$instance{suffix}"', f'target=~"$target{suffix}"']
-
-    def among(*matchers: str) -> str:
-        return select("regime", 'job=~"$job"', *matchers, options.selector)
-
-    found = (
-        Variable(
-            f"instance{suffix}",
-            f"kvwatch{mark}",
-            "The kvwatch, by the address that Prometheus scrapes. It tells apart sidecars that call their"
-            " server by the same name.",
-            among(),
-            "instance",
-        ),
-        Variable(
-            f"target{suffix}",
-            f"Server{mark}",
-            "The vLLM server, as kvwatch calls it.",
-            among(server[0]),
-            "target",
-        ),
-        Variable(
-            f"model_name{suffix}",
-            f"Model{mark}",
-            "The model, as vLLM serves it.",
-            among(*server),
-            "model_name",
-        ),
-        Variable(
-            f"engine{suffix}",
-            f"Engine{mark}",
-            "The engine; data-parallel ranks are engines of one server.",
-            among(*server, f'model_name=~"$model_name{suffix}|"'),
-            "engine",
-        ),
-    )
-    return found if engines else found[:-1]
+# -- variables and annotations -----------------------------------------------------------------------------------
 
 
-def job(options: Options) -> Variable:
+def job_variable(options: Options) -> Variable:
     return Variable(
-        "job", "Job", "The job under which Prometheus scrapes kvwatch.", select("up", options.selector), "job"
+        "job", "Job", "Job under which Prometheus scrapes kvwatch.", select("up", options.selector), "job"
     )
 
 
-def marks(scope: QueryScope) -> tuple[Annotation, ...]:
-    """Restarts of vLLM, and where a symptom begins to fire."""
-    fires = scope.loose("symptom_transitions_total", f'to="{Stage.FIRING}"')
+def variables(
+    options: Options, suffix: str = "", side: str = "", *, engines: bool = True
+) -> tuple[Variable, ...]:
+    """kvwatch, server, model and engine. Each offers what those before it leave.
+
+    `suffix` and `side` are for a second set of names and titles.
+    """
+    side = f" {side}" if side else ""
+    matchers = [
+        f'instance=~"$instance{suffix}"',
+        f'target=~"$target{suffix}"',
+        f'model_name=~"$model_name{suffix}|"',
+    ]
+    rows = (
+        (
+            "instance",
+            "kvwatch",
+            "Address of the kvwatch. It distinguishes sidecars whose targets have the same name.",
+        ),
+        ("target", "Server", "vLLM server, by its name in kvwatch."),
+        ("model_name", "Model", "Model, by the name that vLLM serves."),
+        ("engine", "Engine", "Engine. Data-parallel ranks are engines of one server."),
+    )
+    return tuple(
+        Variable(
+            f"{label}{suffix}",
+            f"{title}{side}",
+            description,
+            select("regime", 'job=~"$job"', *matchers[:before], options.selector),
+            label,
+        )
+        for before, (label, title, description) in enumerate(rows if engines else rows[:-1])
+    )
+
+
+def graph_annotations(scope: QueryScope) -> tuple[Annotation, ...]:
+    """Restarts of vLLM, and the moments at which a symptom begins to fire."""
+    fires = scope.or_server("symptom_transitions_total", f'to="{Stage.FIRING}"')
     return (
         Annotation(
             "Restarts",
-            f"increase({scope('engine_restarts_total')}[{_MARKED}]) > 0",
+            f"increase({scope('engine_restarts_total')}[{_ANNOTATION_WINDOW}]) > 0",
             "{{target}}: vLLM restarted",
             ("target",),
             ACT,
         ),
         Annotation(
             "Symptoms",
-            f"increase({fires}[{_MARKED}]) > 0",
+            f"increase({fires}[{_ANNOTATION_WINDOW}]) > 0",
             "{{symptom}} fires",
             ("target", "engine"),
             LOOK,
@@ -104,18 +109,56 @@ def marks(scope: QueryScope) -> tuple[Annotation, ...]:
     )
 
 
-def symptom_columns(options: Options, *, server: bool) -> tuple[Column, ...]:
-    """Of `queries.firing` with runbooks."""
-    where = Column("target", "server", width=130, link=TO_SERVER, link_title="This server, at this time")
-    return (
-        Column("severity", width=80, words={level: (level, colour) for level, colour in SEVERITY.items()}),
-        Column(
-            "title",
-            "symptom",
-            link=f"{options.runbook_url}/kvwatch${{__data.fields.page}}.md",
-            link_title="Runbook: what it means, what to do",
+# -- panels ------------------------------------------------------------------------------------------------------
+
+
+def server_column(width: int) -> Column:
+    """The target, with a link to its dashboard."""
+    return Column("target", "server", width=width, link=_SERVER_URL, link_title="This server, at this time")
+
+
+def percent_column(name: str, width: int, *steps: ThresholdStep) -> Column:
+    return Column(name, unit="percentunit", decimals=0, width=width, steps=steps)
+
+
+def firing_symptoms(scope: QueryScope, options: Options, *, size: tuple[int, int], where: Column) -> Panel:
+    """The table of firing symptoms. `where` is the column that locates a symptom."""
+    return table(
+        "Firing symptoms",
+        {"firing": firing(scope)},
+        "Symptoms that fire now. A click opens the runbook. Fix causes first: effects resolve with them and raise no"
+        " alert.",
+        size=size,
+        columns=(
+            Column(
+                "severity", width=80, words={level: (level, colour) for level, colour in SEVERITY.items()}
+            ),
+            Column(
+                "title",
+                "symptom",
+                link=f"{options.runbook_url}/kvwatch${{__data.fields.page}}.md",
+                link_title="Runbook: what it means, what to do",
+            ),
+            where,
+            Column("why", "role", width=65, words={CAUSE: ("cause", ACT), EFFECT: ("effect", GREY)}),
+            Column("Value", "since", unit="dtdurations", decimals=0, width=90),
         ),
-        where if server else Column("engine", width=65),
-        Column("why", "role", width=65, words={CAUSE: ("cause", ACT), EFFECT: ("effect", GREY)}),
-        Column("Value", "since", unit="dtdurations", decimals=0, width=90),
+        sort="why",
+        absent="No finding (except for targets that are down or unknown)",
+    )
+
+
+def time_by_regime(scope: QueryScope, *, size: tuple[int, int]) -> Panel:
+    return stacked(
+        "Time by regime",
+        {"{{regime}}": regime_share(scope)},
+        "Share of time in each regime, from every sample of kvwatch. kv_limited: requests wait for the cache"
+        " (more KV memory, shorter requests). sequence_limited: for a slot (raise --max-num-seqs)."
+        " prefill_limited: for prefill (prefix reuse, replicas). deferred: for LoRA, a KV transfer or a grammar."
+        " flowing, full: nothing waits.",
+        unit="percentunit",
+        colours=REGIME,
+        high=1,
+        absent="Not watched at that time",
+        size=size,
     )

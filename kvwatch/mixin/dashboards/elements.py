@@ -1,21 +1,23 @@
-"""What a dashboard is made of. Nothing here knows how Grafana writes it."""
+"""The elements of a dashboard, independent of how Grafana stores them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from kvwatch.mixin.dashboards.colours import GOOD
 
-#: Grafana's grid is so many columns wide.
 WIDTH = 24
-#: What stands where a query finds no series, and where a ratio has nothing above and below the line.
+"""Columns of Grafana's grid."""
+
 NOT_EXPOSED, NO_TRAFFIC = "Not exposed by this vLLM", "No traffic"
+"""Shown if a query finds no series, and if a ratio is 0/0."""
 
 
 class PanelKind(StrEnum):
-    """Grafana's built-in panels that are used, by its own names."""
+    """The panels that are used, named as in Grafana."""
 
     STAT = "stat"
     BARS = "bargauge"
@@ -27,16 +29,8 @@ class PanelKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """A PromQL expression. `legend` is Grafana's template of a series' name, or the column's name in a table."""
-
-    expr: str
-    legend: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class ThresholdStep:
-    """From this value on, this colour."""
+    """Values from `value` on have this colour."""
 
     value: float
     colour: str
@@ -44,7 +38,7 @@ class ThresholdStep:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """How a table shows a label or a query's value. `words` are for values, with colours; a click leads to `link`."""
+    """How a table shows a label or a query's value. A click opens `link`."""
 
     name: str
     title: str = ""
@@ -53,46 +47,61 @@ class Column:
     width: int = 0
     steps: tuple[ThresholdStep, ...] = ()
     words: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Text and colour by value."""
     link: str = ""
     link_title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel. `unit` is one of Grafana's ids; a ratio is ``percentunit``.
+    """One panel. The constructors below name its kind."""
 
-    `steps` colour a value (and are drawn as lines in a graph), below the first of them `base` holds. `colours` are
-    those of series by their legend. `absent` stands where no query finds a series. A table shows only its `columns`,
-    in their order, sorted by the column `sort`. `repeat` names a variable for each of whose values the panel stands
-    once; `shift` one that says how much earlier its time range lies.
-    """
-
-    title: str
     kind: PanelKind
-    unit: str
-    queries: tuple[Query, ...]
+    title: str
+    queries: Mapping[str, str]
+    """Legend -> PromQL. The legend is Grafana's template of a series' name, in a table the column's name."""
     description: str
-    width: int = 8
-    height: int = 7
+    unit: str = "none"
+    """One of Grafana's unit ids. A ratio is ``percentunit``."""
+    size: tuple[int, int] = (8, 7)
+    """Width and height in the grid."""
     steps: tuple[ThresholdStep, ...] = ()
+    """Colours by value, and lines in a graph. Below the first, `base` applies."""
     base: str = GOOD
     colours: Mapping[str, str] = field(default_factory=dict)
+    """Colours of series by legend."""
     words: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Words for values, each with its colour, for instance of 0 and 1."""
+    """Text and colour by value."""
     absent: str = NOT_EXPOSED
+    """Shown if no query finds a series."""
     decimals: int | None = None
     high: float | None = None
+    """Upper end of the axis."""
     names: bool = False
-    """A stat shows the name of each series beside its value."""
+    """A stat shows the name of each series."""
     columns: tuple[Column, ...] = ()
+    """The columns of a table, in order."""
     sort: str = ""
+    """The column that a table is sorted by."""
     repeat: str = ""
+    """A variable: the panel repeats for each of its values."""
     shift: str = ""
+    """A variable: how much earlier the panel's time range is."""
+
+
+graph = partial(Panel, PanelKind.LINES)
+ratio_panel = partial(Panel, PanelKind.LINES, unit="percentunit", high=1)
+stacked = partial(Panel, PanelKind.STACK)
+stat = partial(Panel, PanelKind.STAT)
+bars = partial(Panel, PanelKind.BARS)
+heatmap = partial(Panel, PanelKind.HEATMAP)
+timeline = partial(Panel, PanelKind.TIMELINE)
+table = partial(Panel, PanelKind.TABLE)
 
 
 @dataclass(frozen=True, slots=True)
 class PanelRow:
-    """Panels under a question. They stand from left to right, a new line where the next does not fit."""
+    """Panels under a title, from left to right. A panel that does not fit begins a new line."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -101,9 +110,10 @@ class PanelRow:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A choice at the head. `label_of` is a selector whose values of the label `name` (or `label`) are offered.
+    """A choice at the top of the dashboard.
 
-    Several can be chosen, and all. With `choices` (what is shown -> the value) it is one of those instead.
+    It offers the values of the label `label` (or `name`) of the selector `label_of`, several or all at once; or, if
+    given, one of `choices` (text -> value).
     """
 
     name: str
@@ -116,7 +126,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """Marks over all graphs, where the expression is above 0."""
+    """Marks in all graphs where the expression is above 0."""
 
     name: str
     expr: str
@@ -127,7 +137,7 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """One dashboard; `uid` never changes, since alerts and people link to it. `refresh` and times as Grafana's."""
+    """One dashboard. `uid` never changes, because alerts and people link to it. Times are in Grafana's format."""
 
     uid: str
     title: str

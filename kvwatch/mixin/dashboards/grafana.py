@@ -1,6 +1,6 @@
-"""Writes dashboards in Grafana's JSON, version 39 of its schema: that of 10.4; later ones take and migrate it.
+"""Dashboards in Grafana's JSON, schema version 39: that of Grafana 10.4, which later releases migrate.
 
-Nothing is asked at an import and nothing has to be filled in for provisioning: the data source is a variable.
+The data source is a variable, so neither an import nor provisioning requires input.
 """
 
 from __future__ import annotations
@@ -9,18 +9,16 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kvwatch.mixin.dashboards import panels
 from kvwatch.mixin.dashboards.elements import WIDTH, Annotation, Dashboard, Panel, PanelRow, Variable
+from kvwatch.mixin.dashboards.grafana_panels import DATASOURCE, TYPES, panel_json
 
 SCHEMA_VERSION, OLDEST = 39, "10.4.0"
-DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 TAG = "kvwatch"
-_GRAFANA = {"type": "grafana", "uid": "-- Grafana --"}
 
 
-def document(board: Dashboard, among: Sequence[Dashboard] = ()) -> str:
-    """The file of one dashboard, with links to those it stands among."""
-    written = {
+def to_json(board: Dashboard, among: Sequence[Dashboard] = ()) -> str:
+    """The file of one dashboard, with links to the others in `among`."""
+    found = {
         "__inputs": [],
         "__requires": _requires(board),
         "uid": board.uid,
@@ -36,15 +34,37 @@ def document(board: Dashboard, among: Sequence[Dashboard] = ()) -> str:
         "timepicker": {"refresh_intervals": ["5s", "10s", "30s", "1m", "5m", "15m", "1h"]},
         "timezone": "browser",
         "links": [_link(other) for other in among if other.uid != board.uid],
-        "templating": {"list": [_datasource(), *map(_variable, board.variables)]},
-        "annotations": {"list": [_own_annotations(), *map(_annotation, board.annotations)]},
+        "templating": {"list": [_DATASOURCE_VARIABLE, *map(_variable, board.variables)]},
+        "annotations": {"list": [_GRAFANA_ANNOTATIONS, *map(_annotation, board.annotations)]},
         "panels": list(_grid(board.rows)),
     }
-    return json.dumps(written, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+
+
+_DATASOURCE_VARIABLE = {
+    "name": "datasource",
+    "label": "Data source",
+    "description": "The Prometheus that scrapes kvwatch.",
+    "type": "datasource",
+    "query": "prometheus",
+    "refresh": 1,
+    "hide": 0,
+}
+
+_GRAFANA_ANNOTATIONS = {
+    "builtIn": 1,
+    "datasource": {"type": "grafana", "uid": "-- Grafana --"},
+    "enable": True,
+    "hide": True,
+    "iconColor": "rgba(0, 211, 255, 1)",
+    "name": "Annotations & Alerts",
+    "type": "dashboard",
+}
+"""Grafana's own, which every dashboard has."""
 
 
 def _requires(board: Dashboard) -> list[dict[str, str]]:
-    kinds = sorted({panels.TYPES[panel.kind] for row in board.rows for panel in row.panels})
+    kinds = sorted({TYPES[panel.kind] for row in board.rows for panel in row.panels})
     return [
         {"type": "grafana", "id": "grafana", "name": "Grafana", "version": OLDEST},
         {"type": "datasource", "id": "prometheus", "name": "Prometheus", "version": "1.0.0"},
@@ -64,18 +84,6 @@ def _link(board: Dashboard) -> dict[str, Any]:
         "asDropdown": False,
         "targetBlank": False,
         "tags": [],
-    }
-
-
-def _datasource() -> dict[str, Any]:
-    return {
-        "name": "datasource",
-        "label": "Data source",
-        "description": "The Prometheus that scrapes kvwatch.",
-        "type": "datasource",
-        "query": "prometheus",
-        "refresh": 1,
-        "hide": 0,
     }
 
 
@@ -109,19 +117,6 @@ def _variable(one: Variable) -> dict[str, Any]:
     }
 
 
-def _own_annotations() -> dict[str, Any]:
-    """Grafana's own, which every dashboard has."""
-    return {
-        "builtIn": 1,
-        "datasource": _GRAFANA,
-        "enable": True,
-        "hide": True,
-        "iconColor": "rgba(0, 211, 255, 1)",
-        "name": "Annotations & Alerts",
-        "type": "dashboard",
-    }
-
-
 def _annotation(one: Annotation) -> dict[str, Any]:
     return {
         "name": one.name,
@@ -139,7 +134,7 @@ def _annotation(one: Annotation) -> dict[str, Any]:
 
 
 def _grid(rows: Iterable[PanelRow]) -> Iterable[dict[str, Any]]:
-    """Rows and panels with their places, numbered."""
+    """Rows and panels, numbered and placed."""
     top, number = 0, 0
     for row in rows:
         number += 1
@@ -155,7 +150,7 @@ def _grid(rows: Iterable[PanelRow]) -> Iterable[dict[str, Any]]:
         placed = []
         for panel, place in _places(row.panels, top):
             number += 1
-            placed.append(panels.written(panel, number, place, DATASOURCE))
+            placed.append(panel_json(panel, number, place))
         if row.collapsed:
             yield head | {"panels": placed}
         else:
@@ -165,10 +160,11 @@ def _grid(rows: Iterable[PanelRow]) -> Iterable[dict[str, Any]]:
 
 
 def _places(shown: Iterable[Panel], top: int) -> Iterable[tuple[Panel, dict[str, int]]]:
-    """From left to right; a line is as high as its highest panel."""
+    """From left to right. A line is as high as its highest panel."""
     left, high = 0, 0
     for panel in shown:
-        if left + panel.width > WIDTH:
+        width, height = panel.size
+        if left + width > WIDTH:
             left, top, high = 0, top + high, 0
-        yield panel, {"x": left, "y": top, "w": panel.width, "h": panel.height}
-        left, high = left + panel.width, max(high, panel.height)
+        yield panel, {"x": left, "y": top, "w": width, "h": height}
+        left, high = left + width, max(high, height)

@@ -1,65 +1,69 @@
-"""The GPUs of a server, and what watching it costs."""
+"""The GPUs of a server, and what kvwatch itself costs and misses."""
 
 from __future__ import annotations
 
 from kvwatch.mixin.dashboards.colours import ACT, BLUE, GOOD, LOOK, ORANGE, SKY
-from kvwatch.mixin.dashboards.common import about, step
-from kvwatch.mixin.dashboards.elements import Column, Panel, PanelKind, PanelRow, Query, ThresholdStep
-from kvwatch.mixin.dashboards.queries import SERVER, QueryScope, highest, total
+from kvwatch.mixin.dashboards.common import LIMITS, NO_KVWATCH, threshold_text
+from kvwatch.mixin.dashboards.elements import (
+    Column,
+    Panel,
+    PanelRow,
+    ThresholdStep,
+    graph,
+    ratio_panel,
+    stacked,
+    stat,
+    table,
+)
+from kvwatch.mixin.dashboards.queries import RANGE, RATE, SERVER, QueryScope, highest, total
 from kvwatch.settings import Settings
 
-_NO_GPU = "No GPU data: give kvwatch a DCGM exporter, or install kvwatch[nvml]"
-_DUTY = float(Settings.model_fields["duty_cycle"].default)
+_NO_GPU = "No GPU data: set gpu_url to a DCGM exporter, or install kvwatch[nvml]"
+_DUTY_CYCLE = float(Settings.model_fields["duty_cycle"].default)
 
 
 def gpu(scope: QueryScope) -> PanelRow:
-    def each(
-        name: str, title: str, text: str, unit: str = "percentunit", steps: tuple[ThresholdStep, ...] = ()
-    ) -> Panel:
-        return Panel(
+    def each_gpu(name: str, title: str, text: str, steps: tuple[ThresholdStep, ...] = ()) -> Panel:
+        return ratio_panel(
             title,
-            PanelKind.LINES,
-            unit,
-            (Query(highest(scope(name), "instance, target, gpu"), "{{target}} GPU {{gpu}}"),),
+            {"{{target}} GPU {{gpu}}": highest(scope(name), "instance, target, gpu")},
             text,
-            width=6,
+            size=(6, 7),
             steps=steps,
-            high=1 if unit == "percentunit" else None,
             absent=_NO_GPU,
         )
 
-    used, free = scope("gpu_memory_used_bytes"), scope("gpu_memory_free_bytes")
+    used, free = total(scope("gpu_memory_used_bytes")), total(scope("gpu_memory_free_bytes"))
     return PanelRow(
         "What do the GPUs do?",
         (
-            each(
+            each_gpu(
                 "gpu_sm_active_ratio",
-                "Processors active",
-                "Share of the GPU's processors that had work, on average (DCGM). Under traffic, less than"
-                f" {about('gpu_underused.active')} with an empty cache means that the server could take more.",
-                steps=(ThresholdStep(0, LOOK), ThresholdStep(step("gpu_underused.active").value, GOOD)),
+                "SMs active",
+                "Mean share of the GPU's processors (SMs) that had work (DCGM). Under load with an empty cache, below"
+                f" {threshold_text('gpu_underused.active')} means that the server can take more requests.",
+                (ThresholdStep(0, LOOK), ThresholdStep(LIMITS["gpu_underused.active"], GOOD)),
             ),
-            each(
+            each_gpu(
                 "gpu_dram_active_ratio",
-                "Memory active",
-                "Share of time in which the GPU's memory moved data (DCGM). Decoding is bound by it: near its"
-                " top more requests at once cost little.",
+                "Memory bandwidth active",
+                "Share of time in which the GPU's memory transferred data (DCGM). It limits decoding: near the"
+                " top, more concurrent requests cost little.",
             ),
-            each(
+            each_gpu(
                 "gpu_utilization_ratio",
-                "Anything at all",
-                "Share of time in which anything ran, however little. 100 % proves nothing, not even that the"
-                " engine is alive; a low value does.",
+                "GPU utilization",
+                "Share of time in which any kernel ran. 100 % does not show that the GPU is well used, nor that"
+                " the engine is alive. A low value shows that the GPU idles.",
             ),
-            Panel(
+            graph(
                 "GPU memory",
-                PanelKind.LINES,
-                "bytes",
-                (Query(total(used), "used"), Query(f"{total(used)} + {total(free)}", "there is")),
-                "vLLM takes its share at the start and keeps it, so this line is flat whatever the cache"
-                " holds. Room that stays free can become KV cache: --gpu-memory-utilization.",
-                width=6,
-                colours={"used": BLUE, "there is": ORANGE},
+                {"used": used, "total": f"{used} + {free}"},
+                "vLLM allocates its share at the start, so the line is flat however full the cache is. Free"
+                " memory can become KV cache: --gpu-memory-utilization.",
+                unit="bytes",
+                size=(6, 7),
+                colours={"used": BLUE, "total": ORANGE},
                 absent=_NO_GPU,
             ),
         ),
@@ -68,113 +72,85 @@ def gpu(scope: QueryScope) -> PanelRow:
 
 
 def cost(scope: QueryScope) -> PanelRow:
-    failures = scope.rate("scrapes_total", 'outcome!="ok"')
+    interval = scope("scrape_interval_seconds")
     return PanelRow(
-        "What does kvwatch itself cost, and what does it miss?",
+        "What does kvwatch cost, and what does it miss?",
         (
-            Panel(
+            graph(
                 "Share of vLLM's time",
-                PanelKind.LINES,
-                "percentunit",
-                (
-                    Query(
-                        highest(
-                            f"{scope('scrape_duration_seconds')} / {scope('scrape_interval_seconds')}",
-                            "target",
-                        ),
-                        "{{target}}",
-                    ),
-                ),
-                "Time that vLLM takes to answer kvwatch / interval between scrapes. kvwatch stretches its"
-                f" interval so that this stays under its duty cycle ({_DUTY:g} by default).",
-                width=6,
-                steps=(ThresholdStep(_DUTY, LOOK),),
+                {"{{target}}": highest(f"{scope('scrape_duration_seconds')} / {interval}", "target")},
+                "Time that vLLM takes to answer a scrape / scrape interval. kvwatch lengthens its interval to"
+                f" keep this below its duty cycle (default {_DUTY_CYCLE:.0%}).",
+                unit="percentunit",
+                size=(6, 7),
+                steps=(ThresholdStep(_DUTY_CYCLE, LOOK),),
             ),
-            Panel(
-                "Interval and age",
-                PanelKind.LINES,
-                "s",
-                (
-                    Query(highest(scope("scrape_interval_seconds")), "interval"),
-                    Query(highest(scope("data_age_seconds")), "age of the data"),
-                ),
-                "How often kvwatch asks at present, and how old what it shows is. An age that grows while"
-                " scrapes succeed is a kvwatch that stands still.",
-                width=6,
+            graph(
+                "Scrape interval and age of the data",
+                {"interval": highest(interval), "age of the data": highest(scope("data_age_seconds"))},
+                "Current scrape interval, and age of what kvwatch shows. If the age grows while scrapes succeed,"
+                " kvwatch has stopped polling.",
+                unit="s",
+                size=(6, 7),
                 colours={"interval": SKY, "age of the data": ORANGE},
             ),
-            Panel(
+            stacked(
                 "Failed scrapes",
-                PanelKind.STACK,
-                "cps",
-                (Query(total(failures, "outcome"), "{{outcome}}"),),
-                "Scrapes of vLLM per second that gave nothing, by kind of failure. What happened meanwhile is"
-                " not seen.",
-                width=6,
+                {"{{outcome}}": total(scope.rate("scrapes_total", 'outcome!="ok"'), "outcome")},
+                "Failed scrapes of vLLM per second, by kind of failure. kvwatch sees nothing of the time between.",
+                unit="cps",
+                size=(6, 7),
             ),
-            Panel(
-                "kvwatch's processor and memory",
-                PanelKind.LINES,
-                "percentunit",
-                (
-                    Query(
-                        total(
-                            f"rate({scope.own('process_cpu_seconds_total')}[$__rate_interval])", "instance"
-                        ),
-                        "{{instance}}",
-                    ),
-                ),
-                "Processor time of each kvwatch, in cores. One engine at one scrape a second takes about a"
-                " hundredth.",
-                width=6,
-                absent="No kvwatch is scraped",
+            graph(
+                "CPU of kvwatch",
+                {
+                    "{{instance}}": total(
+                        f"rate({scope.process('process_cpu_seconds_total')}[{RATE}])", "instance"
+                    )
+                },
+                "CPU of each kvwatch, in cores. One engine at one scrape per second takes about 1 % of a core.",
+                unit="percentunit",
+                size=(6, 7),
+                absent=NO_KVWATCH,
             ),
-            Panel(
-                "kvwatch's memory",
-                PanelKind.LINES,
-                "bytes",
-                (Query(total(scope.own("process_resident_memory_bytes"), "instance"), "{{instance}}"),),
+            graph(
+                "Memory of kvwatch",
+                {"{{instance}}": total(scope.process("process_resident_memory_bytes"), "instance")},
                 "Resident memory of each kvwatch. It should be flat.",
-                width=6,
-                absent="No kvwatch is scraped",
+                unit="bytes",
+                size=(6, 7),
+                absent=NO_KVWATCH,
             ),
-            Panel(
-                "Size of an answer",
-                PanelKind.LINES,
-                "bytes",
-                (Query(highest(scope("scrape_body_bytes"), "target"), "{{target}}"),),
-                "Bytes of vLLM's newest answer. Small where it can be asked for less than the whole page.",
-                width=6,
+            graph(
+                "Scrape size",
+                {"{{target}}": highest(scope("scrape_body_bytes"), "target")},
+                "Bytes of vLLM's last answer. Small if vLLM can return selected metrics only.",
+                unit="bytes",
+                size=(6, 7),
             ),
-            Panel(
-                "Errors of its own",
-                PanelKind.STAT,
-                "none",
-                (Query(total(scope.increase("poll_errors_total", window="$__range")), "in the range"),),
-                "Errors of kvwatch itself over the shown time. Each is a bug to report.",
-                width=3,
+            stat(
+                "Internal errors",
+                {"in the range": total(scope.increase("poll_errors_total", window=RANGE))},
+                "Internal errors of kvwatch in the shown time range. Report each as a bug.",
+                size=(3, 7),
                 steps=(ThresholdStep(1, ACT),),
                 decimals=0,
             ),
-            Panel(
+            stat(
                 "Core signals missing",
-                PanelKind.STAT,
-                "none",
-                (Query(total(scope("core_signal_missing")), "missing"),),
-                "Signals without which no regime can be told, over all engines. Not 0: this vLLM has renamed"
+                {"missing": total(scope("core_signal_missing"))},
+                "Missing signals without which the regime is unknown, over all engines. Not 0: this vLLM has renamed"
                 " them, or is too old.",
-                width=3,
+                size=(3, 7),
                 steps=(ThresholdStep(1, ACT),),
                 decimals=0,
             ),
-            Panel(
-                "What kvwatch does not know",
-                PanelKind.TABLE,
-                "none",
-                (Query(highest(scope("unknown_families"), SERVER), "families"),),
-                "Families of vLLM's metrics of which this kvwatch has never heard: tomorrow's renames. It"
-                " names them under /api/v1/state.",
-                width=6,
+            table(
+                "Unknown vLLM metrics",
+                {"families": highest(scope("unknown_families"), SERVER)},
+                "vLLM metrics that this kvwatch does not know, perhaps renamed ones. /api/v1/state lists their"
+                " names.",
+                size=(6, 7),
                 columns=(Column("target", "server"), Column("families", width=90)),
                 sort="families",
             ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvwatch.mixin.dashboards import cache_panels, latency_panels, machine_panels, now_panels, request_panels
-from kvwatch.mixin.dashboards.common import SERVER_UID, job, marks, variables
+from kvwatch.mixin.dashboards.common import SERVER_UID, graph_annotations, job_variable, variables
 from kvwatch.mixin.dashboards.elements import Dashboard
 from kvwatch.mixin.dashboards.queries import QueryScope
 from kvwatch.mixin.render_options import Options
@@ -14,7 +14,7 @@ def dashboard(options: Options) -> Dashboard:
     return Dashboard(
         SERVER_UID,
         "kvwatch / Server",
-        "Why do requests wait on this vLLM: for the cache, for a slot, for prefill, or not at all?",
+        "Why requests wait on one vLLM server: for the cache, a slot, prefill, or not at all.",
         (
             now_panels.row(scope, options),
             cache_panels.full(scope),
@@ -26,6 +26,6 @@ def dashboard(options: Options) -> Dashboard:
             machine_panels.gpu(scope),
             machine_panels.cost(scope),
         ),
-        (job(options), *variables(options)),
-        marks(scope),
+        (job_variable(options), *variables(options)),
+        graph_annotations(scope),
     )

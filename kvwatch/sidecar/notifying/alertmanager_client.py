@@ -1,4 +1,4 @@
-"""HTTP out: alerts to one Alertmanager, by version 2 of its API, or the failure that it came to."""
+"""HTTP out: posts alerts to one Alertmanager (API v2), and classifies failures."""
 
 from __future__ import annotations
 
@@ -6,52 +6,42 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
 from kvwatch.core.export.notifications import Notification
 from kvwatch.core.model.outcome import Failure
-from kvwatch.sidecar.http_client import classify, credentials_of, timeouts
+from kvwatch.sidecar.http_client import USER_AGENT, classify, credentials_of, timeouts
 from kvwatch.sidecar.log import timestamp
-from kvwatch.sidecar.polling.scrape import USER_AGENT
 from kvwatch.text.redact import redact
 
 if TYPE_CHECKING:
     from kvwatch.settings import AlertmanagerSettings
 
+NOT_ARRIVED = frozenset({Failure.REFUSED, Failure.DNS, Failure.TLS})
+"""Failures after which certainly nothing has arrived."""
 OUTCOMES = (
     "ok",
-    *(
-        str(kind)
-        for kind in (
-            Failure.REFUSED,
-            Failure.TIMEOUT,
-            Failure.DNS,
-            Failure.TLS,
-            Failure.HTTP_STATUS,
-            Failure.CONNECTION,
-        )
-    ),
+    *map(str, (Failure.REFUSED, Failure.TIMEOUT, Failure.DNS, Failure.TLS)),
+    *map(str, (Failure.HTTP_STATUS, Failure.CONNECTION)),
 )
-"""What a post can come to."""
-NOT_ARRIVED = frozenset({Failure.REFUSED, Failure.DNS, Failure.TLS})
-"""Failures after which it is sure that nothing arrived."""
+"""The outcomes of a post."""
 _PATH = "/api/v2/alerts"
-_MOST_READ = 64 << 10
+_MAX_READ = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """A post that failed. `detail` is one line for people, without secrets."""
+    """A failed post. `detail` is one line for people, without secrets."""
 
     kind: Failure
     detail: str
 
 
 class Alertmanager:
-    """Posts to one Alertmanager. `page` is where people find kvwatch; time-outs are real seconds."""
+    """Posts to one Alertmanager. `page` is the URL of kvwatch for people; the timeout is in real seconds."""
 
     def __init__(
         self,
@@ -69,13 +59,16 @@ class Alertmanager:
         self._credentials = credentials_of(settings, "its")
         self.name = settings.name
 
-    async def post(self, notices: Sequence[Notification]) -> Undelivered | None:
-        """Tells of alerts; None if they were taken. Whatever the network or the other side does is a value."""
+    async def post(self, notifications: Sequence[Notification]) -> Undelivered | None:
+        """Posts alerts; None if they were accepted.
+
+        Returns every failure of the network or the server as a value.
+        """
         if self._credentials.problem:
             return Undelivered(Failure.CONNECTION, self._credentials.problem)
         try:
             async with asyncio.timeout(self._timeout_s):
-                status = await self._status(body_of(notices, self._page))
+                status = await self._status(body_of(notifications, self._page))
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
             kind, detail = classify(error)
             if kind is Failure.TIMEOUT:
@@ -83,7 +76,7 @@ class Alertmanager:
             return Undelivered(kind, redact(detail, self._credentials.secrets))
         if 200 <= status < 300:
             return None
-        return Undelivered(Failure.HTTP_STATUS, f"the answer is HTTP status {status}")
+        return Undelivered(Failure.HTTP_STATUS, f"it answers with HTTP status {status}")
 
     async def _status(self, body: bytes) -> int:
         headers = {
@@ -96,23 +89,23 @@ class Alertmanager:
         )
         async with request as answer:
             read = 0
-            async for piece in answer.aiter_raw():  # to the end, so that the connection can be used again
+            async for piece in answer.aiter_raw():  # to the end, so that the connection can be reused
                 read += len(piece)
-                if read > _MOST_READ:
+                if read > _MAX_READ:
                     break
             return answer.status_code
 
 
-def body_of(notices: Iterable[Notification], page: str) -> bytes:
+def body_of(notifications: Iterable[Notification], page: str) -> bytes:
     """The body of a post."""
-    return json.dumps([_alert(notice, page) for notice in notices]).encode()
-
-
-def _alert(notice: Notification, page: str) -> dict[str, Any]:
-    return {
-        "labels": notice.labels,
-        "annotations": dict(notice.annotations),
-        "startsAt": timestamp(notice.starts_at),
-        "endsAt": timestamp(notice.ends_at),
-        "generatorURL": page,
-    }
+    alerts = [
+        {
+            "labels": one.labels,
+            "annotations": dict(one.annotations),
+            "startsAt": timestamp(one.starts_at),
+            "endsAt": timestamp(one.ends_at),
+            "generatorURL": page,
+        }
+        for one in notifications
+    ]
+    return json.dumps(alerts).encode()

@@ -1,10 +1,11 @@
-"""Tells Alertmanagers directly of what fires: one task each, beside the polling, which it never holds up.
+"""Notifies Alertmanagers directly: one task per Alertmanager, which never delays polling.
 
-A task is woken by whatever changes a symptom's stage, reads off the store what its Alertmanager must be told
-(`kvwatch.core.export.notifications`), posts that, and sleeps until the next
-repeat. While an Alertmanager is away the task backs
-off; what fires then is read anew at each try. At the stop nothing is told: kvwatch going away ends no fault, and
-what is not told again is over at the Alertmanager after three repeats.
+A task wakes when a symptom changes its stage. It reads from the store what is due for its Alertmanager
+(`kvwatch.core.export.notifications`), posts it, and sleeps until the next repeat. While an Alertmanager is
+down the task backs off, and reads the current findings anew at each try.
+
+At the stop nothing is posted: the end of kvwatch does not resolve a fault. An alert that is not repeated ends
+at the Alertmanager after three repeat intervals.
 """
 
 from __future__ import annotations
@@ -28,36 +29,35 @@ from kvwatch.core.export.notifications import (
     prune_ledger,
     record_sent,
 )
-from kvwatch.sidecar.clock import Clock, SystemClock
+from kvwatch.sidecar.clock import Backoff, Clock, SystemClock
 from kvwatch.sidecar.log import ProblemLog, log_event
 from kvwatch.sidecar.notifying.alertmanager_client import NOT_ARRIVED, OUTCOMES, Undelivered
-from kvwatch.sidecar.polling.pacing import Backoff
 from kvwatch.sidecar.store import Store
 
 if TYPE_CHECKING:
     from kvwatch.settings import Settings
 
-_LOOK_EVERY_S = 15.0
-"""The longest time between two looks at the store, should nothing wake the task."""
-_RETRY_S, _RETRY_MAX_S = 1.0, 15.0
+_MAX_SLEEP_S = 15.0
+"""The longest time between two looks at the store if nothing wakes the task."""
+_RETRY_S, _MAX_RETRY_S = 1.0, 15.0
 TIMEOUT_S = 10.0
-"""How long an Alertmanager may take to answer, seconds."""
-_BREATH_S = 0.05
+"""Timeout of a post, seconds."""
+_MIN_SLEEP_S = 0.05
 _BATCH = 100
-"""Alerts in one post."""
-_EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not listened on
+"""Alerts per post."""
+_ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, not listened on
 
 
 class Receiver(Protocol):
-    """Who is told; `kvwatch.sidecar.notifying.alertmanager_client.Alertmanager` is the one."""
+    """Receives notifications: `kvwatch.sidecar.notifying.alertmanager_client.Alertmanager`."""
 
     name: str
 
-    async def post(self, notices: Sequence[Notification]) -> Undelivered | None: ...
+    async def post(self, notifications: Sequence[Notification]) -> Undelivered | None: ...
 
 
 class Notifier:
-    """Keeps one Alertmanager told of all that fires."""
+    """Keeps one Alertmanager up to date with all firing symptoms."""
 
     def __init__(
         self,
@@ -72,99 +72,89 @@ class Notifier:
         self._receiver = receiver
         self._repeat_s = repeat_s
         self._clock = clock or SystemClock()
-        most_s = min(_RETRY_MAX_S, repeat_s)  # or what fires would time out there meanwhile
-        self._backoff = Backoff(most_s, random or Random())  # noqa: S311 - jitter, no secret
+        # Longer delays than the repeat would let firing alerts expire at the Alertmanager.
+        self._backoff = Backoff(min(_MAX_RETRY_S, repeat_s), random)
         self._ledger: Ledger = {}
-        self._sent = NotificationCounts(receiver.name, dict.fromkeys(OUTCOMES, 0))
+        self._counts = NotificationCounts(receiver.name, dict.fromkeys(OUTCOMES, 0))
         self._good: bool | None = None
-        self._complaints = ProblemLog()
-        self._woken = asyncio.Event()
-        store.wake(self._woken)
-        store.delivered(self._sent)
+        self._problems = ProblemLog()
+        self._changed = asyncio.Event()
+        store.subscribe(self._changed)
+        store.record_delivery(self._counts)
 
     async def run(self) -> None:
-        """Tells until cancelled."""
+        """Notifies until cancelled."""
         try:
             while True:
-                await self._turn()
+                self._changed.clear()
+                good = False
+                try:
+                    good = await self._post_due()
+                except Exception as error:  # noqa: BLE001 - notifying continues whatever happens
+                    self._problems.log(error, self._clock.now(), alertmanager=self._receiver.name)
+                if good:
+                    self._backoff.succeeded()
+                    await self._sleep()
+                else:
+                    await self._clock.sleep(self._backoff.failed(_RETRY_S))  # changes do not shorten it
         finally:
-            self._store.leave_asleep(self._woken)
+            self._store.unsubscribe(self._changed)
 
-    async def _turn(self) -> None:
-        """Tells what is due, and sleeps until there is more to tell or it is time to try again."""
-        self._woken.clear()
-        good = False
-        try:
-            good = await self._tell()
-        except Exception as error:  # noqa: BLE001 - the net: telling goes on whatever happens
-            self._complaints.about(error, self._clock.now(), alertmanager=self._receiver.name)
-        if good:
-            self._backoff.succeeded()
-            await self._rest()
-        else:
-            await self._clock.sleep(self._backoff.failed(_RETRY_S))  # whatever changes meanwhile
-
-    async def _rest(self) -> None:
-        """Sleeps until something changes, or the next repeat is due."""
-        now = self._clock.now()
-        repeat = next_repeat(self._ledger, self._repeat_s)
-        wait_s = _LOOK_EVERY_S if repeat is None else min(repeat - now, _LOOK_EVERY_S)
+    async def _sleep(self) -> None:
+        """Sleeps until a change, or until the next repeat is due."""
+        repeat_at = next_repeat(self._ledger, self._repeat_s)
+        wait_s = _MAX_SLEEP_S if repeat_at is None else min(repeat_at - self._clock.now(), _MAX_SLEEP_S)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(wait_s, _BREATH_S)):
-                await self._woken.wait()
+            async with asyncio.timeout(max(wait_s, _MIN_SLEEP_S)):
+                await self._changed.wait()
 
-    async def _tell(self) -> bool:
-        """Tells what is due; whether all of it arrived."""
+    async def _post_due(self) -> bool:
+        """Posts the notifications that are due; returns whether all were accepted."""
         now, repeat_s = self._clock.now(), self._repeat_s
         self._ledger = prune_ledger(self._ledger, now=now, repeat_s=repeat_s)
         states = self._store.states().values()
-        notices = due_notifications(states, self._ledger, now=now, wall=self._clock.wall(), repeat_s=repeat_s)
-        for start in range(0, len(notices), _BATCH):
-            if not await self._post(notices[start : start + _BATCH]):
+        due = due_notifications(states, self._ledger, now=now, wall=self._clock.wall(), repeat_s=repeat_s)
+        for start in range(0, len(due), _BATCH):
+            if not await self._post(due[start : start + _BATCH]):
                 return False
         return True
 
-    async def _post(self, notices: Sequence[Notification]) -> bool:
+    async def _post(self, notifications: Sequence[Notification]) -> bool:
         now = self._clock.now()
-        failure = await self._receiver.post(notices)
+        failure = await self._receiver.post(notifications)
         self._count("ok" if failure is None else str(failure.kind))
-        self._say(failure)
+        self._log_status(failure)
         if failure is not None and failure.kind in NOT_ARRIVED:
-            notices = [notice for notice in notices if notice.resolved]
-        self._ledger = record_sent(self._ledger, notices, confirmed=failure is None, now=now)
+            notifications = [one for one in notifications if one.resolved]
+        self._ledger = record_sent(self._ledger, notifications, confirmed=failure is None, now=now)
         return failure is None
 
     def _count(self, outcome: str) -> None:
-        counts = {**self._sent.outcomes, outcome: self._sent.outcomes.get(outcome, 0) + 1}
-        at = self._clock.wall() if outcome == "ok" else self._sent.last_success
-        self._sent = replace(self._sent, outcomes=counts, last_success=at)
-        self._store.delivered(self._sent)
+        counts = {**self._counts.outcomes, outcome: self._counts.outcomes.get(outcome, 0) + 1}
+        at = self._clock.wall() if outcome == "ok" else self._counts.last_success
+        self._counts = replace(self._counts, outcomes=counts, last_success=at)
+        self._store.record_delivery(self._counts)
 
-    def _say(self, failure: Undelivered | None) -> None:
-        """Logs that an Alertmanager can be told, or can't any more; not at every post."""
-        good = failure is None
-        if good is self._good:
+    def _log_status(self, failure: Undelivered | None) -> None:
+        """Logs each change between accepting and failing once."""
+        before, self._good = self._good, failure is None
+        if self._good is before:
             return
-        self._good = good
         name = self._receiver.name
         if failure is None:
-            log_event(logging.INFO, "an Alertmanager takes alerts", alertmanager=name)
+            again = "" if before is None else " again"
+            log_event(logging.INFO, f"Alertmanager accepts alerts{again}", alertmanager=name)
         else:
-            log_event(
-                logging.WARNING,
-                "an Alertmanager can't be told",
-                alertmanager=name,
-                failure=str(failure.kind),
-                detail=failure.detail,
-            )
+            fields = {"failure": str(failure.kind), "detail": failure.detail}
+            log_event(logging.WARNING, "Alertmanager accepts no alerts", alertmanager=name, **fields)
 
 
-def page_of(settings: Settings, served: str) -> str:
-    """Where people find kvwatch's page: as the settings say, else the URL served, by this host's name."""
+def page_url(settings: Settings, served: str) -> str:
+    """The URL of kvwatch's page for people: `external_url`, else the served URL with this host's name."""
     if settings.external_url is not None:
         return settings.external_url
     parts = urlsplit(served)
     host = parts.netloc
-    if (parts.hostname or "") in _EVERYWHERE:
+    if (parts.hostname or "") in _ANY_ADDRESS:
         host = f"{socket.gethostname()}:{parts.port}"
     return urlunsplit((parts.scheme, host, "/", "", ""))

@@ -1,15 +1,16 @@
-"""The page at ``/``: what a person wants to see first, for who has no Grafana at hand.
+"""The page at ``/``: findings, engines and events for people without a Grafana at hand.
 
 Theory of operation
-    The server writes the whole page, and it is complete without a script: findings, numbers, the regimes as a ribbon,
-    each chart in words and as a table. With one, the page asks for itself again every two seconds and takes over
-    what changed (`static/live.js`), so that there is one place where things are put in words, and draws the charts
-    from ``/api/v1/history`` (`static/charts.js`).
+    The server renders the whole page, and it is complete without a script: findings, numbers, the regime ribbon, and
+    each chart as a sentence and as a table. With a script, the page fetches itself every two seconds and patches what
+    changed (`static/live.js`), so all words come from one place. `static/charts.js` draws the charts from
+    ``/api/v1/history``.
 
-    It polls, and does not hold a stream open: an answer that never ends would take one of the few connections that
-    kvwatch holds, a hidden tab would cost as much as one that is looked at, and after a connection through
-    `kubectl port-forward` broke there would be nothing to do but ask again anyway.
+    The page polls instead of holding a stream open. A stream would occupy one of the few connections that kvwatch
+    accepts, would cost as much in a hidden tab as in a visible one, and breaks with `kubectl port-forward`.
 
-    Whatever a server or a setting says is escaped by `words.e` where it becomes markup, and the browser is told to
-    run and load nothing but `static/`.
+Rules
+    Python prepares plain data (`view_data`, `engine_data`, `chart_data`). Markup lives in ``templates/`` only.
+    Templates escape every value. A filter that returns `Markup` must escape its input first.
+    The browser loads and runs files from ``/static/`` only (`assets.POLICY`).
 """

@@ -1,1 +1,1 @@
-"""Reads the watched servers: scrapes, GPUs, logs, and the pace of it."""
+"""Polls the watched servers: pages, GPUs, logs, and when the next poll is due."""

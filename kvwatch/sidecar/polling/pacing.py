@@ -1,7 +1,6 @@
-"""When the next scrape is due: where each watch begins, an even rhythm, the share of vLLM's time that it may take,
-and back-off while down.
+"""When the next scrape is due: the start of each target, a steady schedule, and the share of vLLM's time used.
 
-All of it is arithmetic on times that are handed in; nothing here sleeps or asks for the time.
+Pure arithmetic on given times; nothing here sleeps or reads a clock.
 """
 
 from __future__ import annotations
@@ -10,50 +9,48 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from hashlib import sha256
-from random import Random
 
 _REMEMBERED = 20
 _WEIGHT = 0.1
 _STEP_S = 0.25
-_ENOUGH = 5
-_MOST_DOUBLINGS = 10
+_MIN_ANSWERS = 5
+_SPREAD_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """When a target is first asked, and where in the interval it is asked from then on.
+class StartOffset:
+    """When the first scrape of a target is due, and its phase within the interval from then on.
 
-    Sidecars that a rollout starts at once would ask at once for ever, and so would one kvwatch its many targets. So
-    the second question comes after half to one and a half intervals, by `phase` (0-1; 0.5 is one interval): another
-    for every target, host and port, the same at every start. The first ones of one process are spread over an
-    interval, and never later than a second: `first_s` seconds after the start, none for the first target.
+    Without offsets, sidecars that a rollout starts together would scrape together forever; so would one
+    kvwatch its targets. The first scrapes of one process are spread over an interval, at most 1 s: `first_s`
+    seconds after the start. The second scrape comes after half to one and a half intervals, by `phase` (0-1;
+    0.5 is one interval), which depends on target, host and port and is the same at every start.
     """
 
     first_s: float = 0.0
     phase: float = 0.5
 
 
-AT_ONCE = Start()
-_SPREAD_S = 1.0
+NO_OFFSET = StartOffset()
 
 
-def start_of(place: int, places: int, interval_s: float, *seed: str) -> Start:
-    """The start of one of so many targets; `seed` tells it from those of other processes."""
-    drawn = int.from_bytes(sha256("\0".join(seed).encode()).digest()[:8]) / 2**64
-    return Start(min(interval_s, _SPREAD_S) * place / places, drawn)
+def start_offset(index: int, count: int, interval_s: float, *seed: str) -> StartOffset:
+    """The offset of one of `count` targets; `seed` distinguishes processes."""
+    phase = int.from_bytes(sha256("\0".join(seed).encode()).digest()[:8]) / 2**64
+    return StartOffset(min(interval_s, _SPREAD_S) * index / count, phase)
 
 
-class Rhythm:
-    """Ticks that keep their beat: each is due an interval after the last one was *due*, so nothing drifts.
+class Schedule:
+    """Ticks without drift: each is due one interval after the last one was *due*.
 
-    Ticks that could not be kept are skipped, never made up for in a bunch.
+    Ticks that were missed are skipped, never run in a burst.
     """
 
     def __init__(self, start: float, shift_s: float = 0.0) -> None:
         self._due = start + shift_s
 
     def next(self, now: float, interval_s: float) -> tuple[float, int]:
-        """When the next tick is due, and how many were missed since the last one."""
+        """When the next tick is due, and how many ticks were missed since the last one."""
         due = self._due + interval_s
         missed = 0
         if due < now:
@@ -63,19 +60,19 @@ class Rhythm:
         return due, missed
 
     def restart(self, now: float, wait_s: float) -> float:
-        """A tick `wait_s` from now, and the beat from there on."""
+        """The next tick is due in `wait_s` seconds; later ones follow it."""
         self._due = now + wait_s
         return self._due
 
 
 class DutyCycle:
-    """Stretches the interval so that answering takes vLLM no more than a share of its time.
+    """Stretches the interval so that scrapes take at most a share of vLLM's time.
 
-    What counts is the time vLLM works for an answer, but what can be measured is the time until the answer is
-    there, which under load is mostly waiting for vLLM's event loop. To stretch the interval by that would
-    blind kvwatch just when it matters. So of the last answers of a kind (`key`: whole, narrowed fast, narrowed
-    full) the lower quartile is taken for the work, and a moving average over those for the cost of a scrape.
-    The very first answer is left out: it opens the connection. A few answers stretch nothing yet.
+    The cost is the time that vLLM works for an answer. Only the time until the answer can be measured, and
+    under load that is mostly time in the queue of vLLM's event loop; stretching the interval by it would
+    blind kvwatch when it matters. So the work is estimated as the lower quartile of the last 20 answers of a
+    kind (`key`: whole, narrowed fast, narrowed full), and the cost as the moving average of that. The first
+    answer is ignored, because it includes the connect. Up to 4 answers stretch nothing.
     """
 
     def __init__(self, base_s: float, max_s: float, share: float) -> None:
@@ -86,8 +83,8 @@ class DutyCycle:
         self._mean = 0.0
         self._answers = -1
 
-    def took(self, key: str, seconds: float) -> None:
-        """Notes that an answer of this kind came after so many seconds."""
+    def record(self, key: str, seconds: float) -> None:
+        """Records the time until an answer of this kind."""
         self._answers += 1
         if self._answers == 0:
             return
@@ -98,36 +95,13 @@ class DutyCycle:
 
     @property
     def cost_s(self) -> float:
-        """Seconds of vLLM's time that a scrape takes, on average."""
+        """Seconds of vLLM's time per scrape, on average."""
         return self._mean
 
     @property
     def interval_s(self) -> float:
-        """The interval to keep, in whole quarters of a second above the base, so that it does not flutter."""
+        """The interval, in steps of 0.25 s above the base so that it is stable."""
         needed = self.cost_s / self._share
-        if needed <= self._base or self._answers < _ENOUGH:
+        if needed <= self._base or self._answers < _MIN_ANSWERS:
             return self._base
         return min(self._base + math.ceil((needed - self._base) / _STEP_S) * _STEP_S, self._max)
-
-
-class Backoff:
-    """Waits that double while a server is down, with jitter so that many sidecars do not knock in step."""
-
-    def __init__(self, max_s: float, random: Random) -> None:
-        self._max = max_s
-        self._random = random
-        self._failures = 0
-
-    def succeeded(self) -> bool:
-        """Notes a success; whether failures came before it."""
-        was_down, self._failures = self._failures > 0, 0
-        return was_down
-
-    def failed(self, interval_s: float) -> float:
-        """Seconds to wait after one more failure: the interval at first, then ever more up to the most."""
-        doublings = min(self._failures, _MOST_DOUBLINGS)
-        self._failures += 1
-        longest: float = min(interval_s * 2.0**doublings, max(self._max, interval_s))
-        if doublings == 0:
-            return longest
-        return max(interval_s, longest * self._random.uniform(0.75, 1.0))

@@ -1,30 +1,32 @@
-"""HTTP in: one page of one target, whole or narrowed to names, or the failure that it came to.
+"""HTTP in: one page of one target, whole or narrowed to names, and facts from its other endpoints.
 
 Theory of operation
     vLLM serves its metrics from the event loop that also serves its users, and collects them at every request.
-    ``/metrics/?name[]=…`` (with the slash) makes it collect, format and send only what is asked for.
-    `Accept` asks for the plain text format: another one can turn the colons of vLLM's names into underscores.
+    ``/metrics/?name[]=…`` (with the slash) makes it collect, format and send only the named samples.
+    `Accept` requests the plain text format: others can turn the colons of vLLM's names into underscores.
 
-    Whatever the network or the other side does ends as a `ScrapeError` with a kind. Nothing else leaves
-    `Scraper.scrape`: no exception, no secret, no body beyond the limit.
+    `Scraper.scrape` returns a `ScrapeError` for every failure of the network or the server. It raises nothing, and
+    neither shows a secret nor reads more than the limit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 import httpx
 
-from kvwatch import __version__
-from kvwatch.core.model.outcome import Failure, Pace, Scrape, ScrapeError, ServerInfo
+from kvwatch.core.model.outcome import Failure, Pace, Scrape, ScrapeError
+from kvwatch.core.model.server_info import ServerInfo, server_info_from
 from kvwatch.sidecar.clock import Clock, SystemClock
 from kvwatch.sidecar.http_client import (
     EXCERPT_BYTES,
+    USER_AGENT,
     BodyError,
     Decoder,
     classify,
@@ -32,21 +34,22 @@ from kvwatch.sidecar.http_client import (
     is_loopback,
     timeouts,
 )
-from kvwatch.sidecar.polling.server_info import HttpAnswer, read_server_info
 from kvwatch.text.redact import redact
 
 if TYPE_CHECKING:
     from kvwatch.settings import Settings, TargetSettings
 
-USER_AGENT = f"kvwatch/{__version__}"
+_ERRORS = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError)
 _PAGE = "text/plain; version=0.0.4"
-_KEPT = 16
+_CACHED = 16
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_FACTS_TIMEOUT_S = 2.0
+_MAX_FACTS_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class BadAnswer(ScrapeError):  # noqa: N818 - a value, like what it extends
-    """A failure in which the server may have said something; `excerpt` is the beginning of it."""
+class BadAnswer(ScrapeError):  # noqa: N818 - a value, like its base class
+    """A failure with the beginning of the server's answer, if there was one."""
 
     excerpt: bytes = b""
 
@@ -59,7 +62,7 @@ class _Answer:
 
 
 class Scraper:
-    """Scrapes one target. `clock` tells how long an answer took; time-outs are real seconds whatever it says."""
+    """Scrapes one target. `clock` measures how long an answer took; timeouts are real seconds."""
 
     def __init__(
         self,
@@ -68,7 +71,7 @@ class Scraper:
         client: httpx.AsyncClient,
         clock: Clock | None = None,
     ) -> None:
-        self._target = target
+        self._url = target.url
         self._client = client
         self._clock = clock or SystemClock()
         self._timeout_s = settings.effective_timeout_s
@@ -83,7 +86,7 @@ class Scraper:
         self.secrets = self._credentials.secrets
 
     async def scrape(self, pace: Pace, names: Sequence[str] | None = None) -> Scrape | ScrapeError:
-        """A page at a pace: whole, or with no more than the samples of these names."""
+        """A page at a pace: whole, or narrowed to the samples of these names."""
         started = self._clock.now()
         if self._credentials.problem:
             return self._failed(Failure.CONNECTION, self._credentials.problem, started)
@@ -92,11 +95,11 @@ class Scraper:
                 answer = await self._page(names)
         except BodyError as bad:
             return self._failed(bad.kind, str(bad), started, bad.excerpt)
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
+        except _ERRORS as error:
             self._moved = None
             kind, detail = classify(error)
             if kind is Failure.TIMEOUT:
-                detail = f"no whole answer within {self._timeout_s:g} s"
+                detail = f"no complete answer within {self._timeout_s:g} s"
             return self._failed(kind, detail, started)
         return Scrape(
             body=answer.body,
@@ -107,58 +110,77 @@ class Scraper:
             content_type=answer.headers.get("content-type", ""),
         )
 
-    async def facts(self) -> ServerInfo:
-        """What ``/version`` and ``/v1/models`` say; empty where they do not answer as vLLM does."""
-        if self._credentials.problem:
-            return ServerInfo()
-        return await read_server_info(self._target.url, self._fact)
-
     def _failed(self, kind: Failure, detail: str, started: float, excerpt: bytes = b"") -> ScrapeError:
         took = self._clock.now() - started
         return BadAnswer(kind, redact(detail, self.secrets), self._clock.wall(), took, excerpt=excerpt)
 
-    def _headers(self, accept: str) -> dict[str, str]:
-        headers = {"Accept": accept, "Accept-Encoding": self._encoding, "User-Agent": USER_AGENT}
-        return headers | self._credentials.headers
+    async def facts(self) -> ServerInfo:
+        """Version and longest requests, from ``/version`` and ``/v1/models``. Never raises.
+
+        Unknown facts are None.
+        """
+        version, models = await self._json("/version"), await self._json("/v1/models")
+        listed = models.get("data") if isinstance(models, dict) else None
+        entries = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+        return server_info_from(
+            version.get("version") if isinstance(version, dict) else None,
+            ((one.get("id"), one.get("max_model_len")) for one in entries),
+        )
+
+    async def _json(self, path: str) -> Any:
+        """The JSON at a path below the server's root; None if it can't be had."""
+        parts = urlsplit(self._url)
+        root = parts.path.rstrip("/").removesuffix("/metrics")
+        url = urlunsplit((parts.scheme, parts.netloc, root + path, "", ""))
+        if self._credentials.problem:
+            return None
+        try:
+            async with asyncio.timeout(_FACTS_TIMEOUT_S):
+                answer = await self._get(self._request(url, "application/json"), _MAX_FACTS_BYTES)
+            return json.loads(answer.body) if answer.status == 200 else None
+        except (*_ERRORS, RecursionError, BodyError):
+            return None
 
     async def _page(self, names: Sequence[str] | None) -> _Answer:
-        url = self._narrowed(tuple(names)) if names is not None else self._moved or self._target.url
+        url = self._narrowed(tuple(names)) if names is not None else self._moved or self._url
         answer = await self._get(self._request(url, _PAGE), self._limit)
         if answer.status in _REDIRECTS:
-            there = _same_origin(url, answer.headers.get("location", ""))
-            if there is None:
-                detail = f"the answer is a redirect ({answer.status}) to another host, which is not followed"
+            location = _same_origin(url, answer.headers.get("location", ""))
+            if location is None:
+                detail = (
+                    f"the server redirects ({answer.status}) to another host, which kvwatch does not follow"
+                )
                 raise BodyError(Failure.HTTP_STATUS, detail, answer.body)
-            answer = await self._get(self._request(there, _PAGE), self._limit)
+            answer = await self._get(self._request(location, _PAGE), self._limit)
             if names is None and answer.status == 200:
-                self._moved = there
+                self._moved = location
         if answer.status != 200:
             self._moved = None
-            raise BodyError(Failure.HTTP_STATUS, f"the answer is HTTP status {answer.status}", answer.body)
+            detail = f"the server answers with HTTP status {answer.status}"
+            raise BodyError(Failure.HTTP_STATUS, detail, answer.body)
         return answer
 
     def _narrowed(self, names: tuple[str, ...]) -> str:
-        """Where these names are asked for; there are but a few such addresses, and they are kept."""
+        """The narrowed URL, cached."""
         if names not in self._urls:
-            if len(self._urls) >= _KEPT:
+            if len(self._urls) >= _CACHED:
                 self._urls.clear()
-            self._urls[names] = narrowed_url(self._target.url, names)
+            self._urls[names] = narrowed_url(self._url, names)
         return self._urls[names]
 
     def _request(self, url: str, accept: str) -> httpx.Request:
-        """A request, built once and sent again and again: httpx looks at each character of an address, and at each
-        header."""
+        """A request, cached: httpx checks each character of a URL and each header at every build."""
         if (url, accept) not in self._requests:
-            if len(self._requests) >= _KEPT:
+            if len(self._requests) >= _CACHED:
                 self._requests.clear()
-            headers = self._headers(accept)
+            headers = {"Accept": accept, "Accept-Encoding": self._encoding, "User-Agent": USER_AGENT}
             self._requests[url, accept] = self._client.build_request(
-                "GET", url, headers=headers, timeout=self._timeouts
+                "GET", url, headers=headers | self._credentials.headers, timeout=self._timeouts
             )
         return self._requests[url, accept]
 
     async def _get(self, request: httpx.Request, limit: int) -> _Answer:
-        """GET; once more, on a new connection, if the one kept open turns out to be closed."""
+        """GET, repeated on a new connection if the server had closed the kept one."""
         try:
             return await self._fetch(request, limit)
         except httpx.RemoteProtocolError as error:
@@ -170,37 +192,31 @@ class Scraper:
         async with contextlib.aclosing(await self._client.send(request, stream=True)) as answer:
             good = answer.status_code == 200
             try:
-                decoder = Decoder(
-                    answer.headers.get("content-encoding", ""), limit if good else EXCERPT_BYTES
-                )
+                encoding = answer.headers.get("content-encoding", "")
+                decoder = Decoder(encoding, limit if good else EXCERPT_BYTES)
                 async for piece in answer.aiter_raw():
                     decoder.feed(piece)
                 body = decoder.body()
             except BodyError as bad:
                 if good:
                     raise
-                body = bad.excerpt  # an error page is only looked at, and only its beginning
+                body = bad.excerpt  # only the beginning of an error page is kept
             return _Answer(answer.status_code, answer.headers, body)
-
-    async def _fact(self, url: str) -> HttpAnswer:
-        """The JSON at a URL of the server."""
-        answer = await self._get(self._request(url, "application/json"), 1 << 20)
-        return answer.status, answer.body
 
 
 def narrowed_url(url: str, names: Sequence[str]) -> str:
-    """The URL that answers with samples of these names only: with a slash, as vLLM's mounted app has it."""
+    """The URL of a page with these names only; with a slash at the end, where vLLM mounts the app."""
     parts = urlsplit(url)
-    asked = "&".join(f"name[]={quote(name, safe=':')}" for name in names)
-    query = f"{parts.query}&{asked}" if parts.query else asked
+    filters = "&".join(f"name[]={quote(name, safe=':')}" for name in names)
+    query = f"{parts.query}&{filters}" if parts.query else filters
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") + "/", query, ""))
 
 
-def _same_origin(here: str, location: str) -> str | None:
-    """Where a redirect leads, if that is on the same server."""
+def _same_origin(url: str, location: str) -> str | None:
+    """The target of a redirect, if it is on the same server."""
     try:
-        there = urljoin(here, location)
-        a, b = httpx.URL(here), httpx.URL(there)
+        target = urljoin(url, location)
+        a, b = httpx.URL(url), httpx.URL(target)
     except (httpx.InvalidURL, ValueError):
         return None
-    return there if (a.scheme, a.host, a.port) == (b.scheme, b.host, b.port) else None
+    return target if (a.scheme, a.host, a.port) == (b.scheme, b.host, b.port) else None

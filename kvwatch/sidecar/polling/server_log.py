@@ -1,4 +1,4 @@
-"""The log of a watched server, which somebody reads beside: what it tells, and whether it can be read at all."""
+"""The log of a watched server: its newest verdict, and whether the file is readable."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kvwatch.sidecar.log import log_event
 
 
 class FollowedLog(Protocol):
-    """A log that is read beside, while the block runs. What it tells so far is asked at every scrape: no wait.
+    """A log that is read in the background while the block runs. Its methods return at once.
 
-    `newest` raises, once, what broke the reading, which goes on; `trouble` is why the file can't be read at present.
+    `newest` raises an error of the reader once; reading continues. `trouble` is why the file can't be read now.
     """
 
     def newest(self) -> LogVerdict | None: ...
@@ -30,24 +30,22 @@ FollowLog = Callable[[Path], FollowedLog]
 
 
 class LogStatus:
-    """What a log tells so far, for who asks at every scrape. That it can't be read is said once, and when it can."""
+    """Returns the newest verdict at each call, and logs each change between readable and unreadable once."""
 
     def __init__(self, target: str, file: Path, log: FollowedLog) -> None:
-        self._target, self._file, self._followed = target, file, log
-        self._why = ""
+        self._fields = {"target": target, "file": str(file)}
+        self._followed = log
+        self._reason = ""
 
     def __call__(self) -> LogVerdict | None:
         trouble = self._followed.trouble()
-        why = (trouble.strerror or str(trouble)) if trouble is not None else ""
-        if why != self._why:
-            self._why = why
-            if isinstance(trouble, FileNotFoundError):  # a server that is yet to start has written none
-                self._say(logging.INFO, "the log of the server is not there: it is read as soon as it is")
-            elif why:
-                self._say(logging.WARNING, "the log of the server can't be read", why=why)
+        reason = (trouble.strerror or str(trouble)) if trouble is not None else ""
+        if reason != self._reason:
+            self._reason = reason
+            if isinstance(trouble, FileNotFoundError):  # the server may not have started yet
+                log_event(logging.INFO, "server log does not exist yet", **self._fields)
+            elif reason:
+                log_event(logging.WARNING, "server log is not readable", **self._fields, why=reason)
             else:
-                self._say(logging.INFO, "the log of the server is read")
+                log_event(logging.INFO, "server log is readable", **self._fields)
         return self._followed.newest()
-
-    def _say(self, level: int, message: str, **fields: str) -> None:
-        log_event(level, message, target=self._target, file=str(self._file), **fields)

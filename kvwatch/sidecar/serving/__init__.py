@@ -1,1 +1,1 @@
-"""Serves what was judged: /metrics, the JSON API and the page over HTTP."""
+"""Serves /metrics, the JSON API and the page over HTTP."""

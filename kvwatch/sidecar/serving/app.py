@@ -1,4 +1,4 @@
-"""Routes only. Everything is read-only, and no request names anything to fetch."""
+"""The routes. Everything is read-only, and no request can make kvwatch fetch anything."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from kvwatch import __version__
 from kvwatch.core.model.snapshot import EngineKey
+from kvwatch.sidecar import views
 from kvwatch.sidecar.clock import Clock
+from kvwatch.sidecar.history_view import HistoryQuery, UnknownName, history_view
 from kvwatch.sidecar.page import assets
 from kvwatch.sidecar.page.document import Pages
-from kvwatch.sidecar.page.markup import ENGINE
-from kvwatch.sidecar.serving import schemas, views
-from kvwatch.sidecar.serving.exporting import Exporter
+from kvwatch.sidecar.page.links import ENGINE_PATH
+from kvwatch.sidecar.serving import schemas
+from kvwatch.sidecar.serving.metrics_text import Exporter
 from kvwatch.sidecar.serving.middleware import Middleware, TokenAuth
 from kvwatch.sidecar.store import Store
 
-_MOST_SECONDS = 86_400.0
-
 
 def build(
-    store: Store, registry: CollectorRegistry, clock: Clock, *, gate: TokenAuth | None = None
+    store: Store, registry: CollectorRegistry, clock: Clock, *, auth: TokenAuth | None = None
 ) -> FastAPI:
-    """The application over a store; only who the gate admits is answered, by default everyone."""
-    gate = gate or TokenAuth()
+    """The application over a store; without `auth` it admits every request."""
+    auth = auth or TokenAuth()
     app = FastAPI(
         title="kvwatch",
         version=__version__,
         description=schemas.DESCRIPTION,
-        docs_url=None,  # their pages load scripts from elsewhere
+        docs_url=None,  # these pages load scripts from other hosts
         redoc_url=None,
         redirect_slashes=False,
-        responses={401: {"model": schemas.Failed}} if gate.token else None,
+        responses={401: {"model": schemas.Failed}} if auth.token else None,
     )
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
-    app.add_middleware(Middleware, gate=gate)
-    _explain_errors(app)
+    app.add_middleware(Middleware, auth=auth)
+    _add_errors(app)
     _add_probes(app)
     _add_metrics(app, store, registry)
     _add_api(app, store, clock)
@@ -57,19 +57,19 @@ def _add_page(app: FastAPI, store: Store, clock: Clock) -> None:
     async def landing() -> HTMLResponse:
         return HTMLResponse(await pages.page(), headers={"Content-Security-Policy": assets.POLICY})
 
-    @app.get(ENGINE, response_class=HTMLResponse, include_in_schema=False)
+    @app.get(ENGINE_PATH, response_class=HTMLResponse, include_in_schema=False)
     async def engine(target: str, model_name: str = "", engine: str = "") -> HTMLResponse:
         try:
             page = await pages.page(EngineKey(target, model_name, engine))
         except KeyError:
-            raise HTTPException(404, "no such engine is watched; / lists those that are") from None
+            raise HTTPException(404, "no such engine; see / for all engines") from None
         return HTMLResponse(page, headers={"Content-Security-Policy": assets.POLICY})
 
     @app.get("/static/{name}", include_in_schema=False)
     async def static(name: str) -> Response:
         return _file(assets.static, name)
 
-    @app.get("/favicon.ico", include_in_schema=False)  # asked for by browsers beside whatever is no HTML
+    @app.get("/favicon.ico", include_in_schema=False)  # browsers request it for answers that are not HTML
     async def icon() -> Response:
         return _file(assets.static, "icon.svg")
 
@@ -94,7 +94,7 @@ def _add_probes(app: FastAPI) -> None:
 
     @app.get("/readyz")
     async def readyz() -> schemas.Health:
-        """Whether kvwatch serves. It does not depend on vLLM: a sidecar must not hold back what it watches."""
+        """Whether kvwatch serves. Independent of vLLM: a sidecar must not make its pod unready."""
         return schemas.Health(status="ok")
 
 
@@ -102,7 +102,7 @@ def _add_metrics(app: FastAPI, store: Store, registry: CollectorRegistry) -> Non
     exporter = Exporter(store, registry)
 
     async def metrics(request: Request) -> Response:
-        """kvwatch's metrics, in the text format or OpenMetrics, as `Accept` asks."""
+        """kvwatch's metrics in the text format or OpenMetrics, by the `Accept` header."""
         body, content_type = await exporter.page(",".join(request.headers.getlist("accept")))
         return Response(body, media_type=None, headers={"Content-Type": content_type})
 
@@ -114,94 +114,55 @@ def _add_api(app: FastAPI, store: Store, clock: Clock) -> None:
     @app.get("/api/v1/state", response_model=schemas.StateAnswer)
     async def state() -> dict[str, Any]:
         """Everything kvwatch knows now, by target and engine."""
-        return views.state(store, clock)
+        return views.state_view(store, clock)
 
     @app.get("/api/v1/findings", response_model=schemas.FindingsAnswer)
     async def findings() -> dict[str, Any]:
-        """The symptoms that fire now, with evidence, causes and actions."""
-        return views.all_findings(store, clock)
+        """The firing symptoms, with evidence, causes and actions."""
+        return views.findings_view(store, clock)
 
     @app.get("/api/v1/events", response_model=schemas.EventsAnswer, response_model_by_alias=True)
     async def events() -> dict[str, Any]:
-        """Restarts, engines that came and went, and every transition of a symptom."""
-        return views.events(store, clock)
+        """Restarts, engines that appeared or vanished, and every transition of a symptom."""
+        return views.events_view(store, clock)
 
     @app.get(
         "/api/v1/history", response_model=schemas.HistoryAnswer, responses={404: {"model": schemas.Failed}}
     )
-    async def history(
-        *,
-        target: Annotated[
-            str | None, Query(description="only this target, by its name in the settings; default: all")
-        ] = None,
-        model_name: Annotated[
-            str | None, Query(description="only engines of this model, as vLLM names it; default: all")
-        ] = None,
-        engine: Annotated[
-            str | None, Query(description="only engines of this index, as vLLM numbers them; default: all")
-        ] = None,
-        seconds: Annotated[
-            float,
-            Query(
-                gt=0, le=_MOST_SECONDS, description="how far back, in seconds; at most what is kept (history)"
-            ),
-        ] = 600.0,
-        latency_seconds: Annotated[
-            float | None,
-            Query(
-                gt=0,
-                le=_MOST_SECONDS,
-                description="how far back latencies go, in seconds; default: as `seconds`",
-            ),
-        ] = None,
-        columns: Annotated[
-            str | None,
-            Query(description="only these columns, by their names with commas between; default: all"),
-        ] = None,
-    ) -> dict[str, Any]:
-        """The samples of the last seconds at full resolution, of all engines or those asked for.
+    async def history(query: Annotated[HistoryQuery, Query()]) -> dict[str, Any]:
+        """The samples of the last seconds at full resolution, of all engines or the selected ones.
 
-        A name that fits nothing is answered with 404 and the names that there are.
+        An unknown name is answered with 404 and the known names.
         """
         try:
-            return views.history(
-                store,
-                clock,
-                seconds=seconds,
-                latency_seconds=latency_seconds,
-                target=target,
-                model_name=model_name,
-                engine=engine,
-                columns=None if columns is None else columns.split(","),
-            )
-        except views.UnknownName as unknown:
+            return history_view(store, clock, query)
+        except UnknownName as unknown:
             raise HTTPException(404, str(unknown)) from None
 
     @app.get("/debug/last-failures", response_model=schemas.FailuresAnswer)
     async def last_failures() -> dict[str, Any]:
-        """The latest scrapes that gave nothing, with the beginning of what came, secrets taken out."""
-        return views.failures(store)
+        """The latest failed scrapes, with the beginning of the answer, without secrets."""
+        return views.failures_view(store)
 
 
-def _explain_errors(app: FastAPI) -> None:
+def _add_errors(app: FastAPI) -> None:
     """Every error is JSON with one message."""
 
     def answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
         return JSONResponse({"error": message}, status, headers=headers)
 
     @app.exception_handler(StarletteHTTPException)
-    async def refused(request: Request, error: StarletteHTTPException) -> JSONResponse:
+    async def http_error(request: Request, error: StarletteHTTPException) -> JSONResponse:
         if error.status_code == 405:
             return answer(405, "kvwatch is read-only: use GET", error.headers)
         if error.status_code == 404 and error.detail == "Not Found":
-            return answer(404, f"nothing is at {request.scope['path'][:200]}; / lists what there is")
+            return answer(404, f"nothing is at {request.scope['path'][:200]}; see / for all pages")
         return answer(error.status_code, str(error.detail), error.headers)
 
     @app.exception_handler(RequestValidationError)
-    async def misasked(_: Request, error: RequestValidationError) -> JSONResponse:
-        wrong = "; ".join(f"{e['loc'][-1]}: {e['msg']}" for e in error.errors())
-        return answer(422, wrong)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        return answer(422, "; ".join(f"{e['loc'][-1]}: {e['msg']}" for e in error.errors()))
 
     @app.exception_handler(Exception)
-    async def failed(_: Request, __: Exception) -> JSONResponse:
-        return answer(500, "kvwatch failed at this request; its log says how")
+    async def unexpected(_: Request, __: Exception) -> JSONResponse:
+        return answer(500, "kvwatch failed at this request; see its log")

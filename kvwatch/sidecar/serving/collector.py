@@ -1,4 +1,4 @@
-"""State to Prometheus families, by walking the catalogue. Decides nothing."""
+"""States as Prometheus families, by the rows of the catalogue. Makes no decisions."""
 
 from __future__ import annotations
 
@@ -19,102 +19,84 @@ from kvwatch.core.export.catalogue import METRICS, PREFIX, MetricSource, Notific
 from kvwatch.core.judgement.state import State
 from kvwatch.core.model.snapshot import Histogram
 from kvwatch.sidecar.clock import MonotonicClock
+from kvwatch.sidecar.store import PollStats
 
 CollectedStates = tuple[State, ...] | None
 
 
-class PollCounts(Protocol):
-    """What a poller counted about itself."""
-
-    @property
-    def polls(self) -> int: ...
-    @property
-    def missed_ticks(self) -> int: ...
-    @property
-    def unexpected_errors(self) -> int: ...
-
-
 class StateSource(Protocol):
-    """Where states come from: the store."""
+    """What a collector reads of the store."""
 
     def states(self) -> Mapping[str, State]: ...
-    def poll_stats(self, target: str) -> PollCounts: ...
+    def poll_stats(self, target: str) -> PollStats: ...
     def deliveries(self) -> Iterable[NotificationCounts]: ...
     def reloads(self) -> ReloadCounts: ...
 
 
 class MetricFamily(Metric):
-    """A family of the catalogue as the client library has it. Its samples are read off only when they are asked
-    for; `rows` are the same, as the catalogue gives them. `seen`: what they are read off, and as long as that is the
-    same so are they; None if nobody can tell."""
+    """A family of the catalogue for the client library. Its samples are made on access, from `rows`.
+
+    `states` are the states they depend on: the same states give the same samples. None if they depend on more.
+    """
 
     def __init__(
-        self, of: catalogue.Metric, rows: Callable[[], Iterable[catalogue.Sample]], seen: CollectedStates
+        self, spec: catalogue.Metric, rows: Callable[[], Iterable[catalogue.Sample]], states: CollectedStates
     ) -> None:
-        counter = of.type is catalogue.Type.COUNTER
-        super().__init__(
-            of.full_name.removesuffix("_total") if counter else of.full_name, of.help, of.type.value
-        )
-        self.of, self.rows, self.seen = of, rows, seen
+        counter = spec.type is catalogue.Type.COUNTER
+        name = spec.full_name.removesuffix("_total") if counter else spec.full_name
+        super().__init__(name, spec.help, spec.type.value)
+        self.spec, self.rows, self.states = spec, rows, states
 
     @property
     def samples(self) -> list[Sample]:
         found: list[Sample] = []
         for values, value in self.rows():
-            labels = dict(zip(self.of.labels, values, strict=True))
+            labels = dict(zip(self.spec.labels, values, strict=True))
             if isinstance(value, Histogram):
-                found += _buckets(self.of.full_name, labels, value)
+                found += _buckets(self.spec.full_name, labels, value)
             else:
-                found.append(Sample(self.of.full_name, labels, value))
+                found.append(Sample(self.spec.full_name, labels, value))
         return found
 
     @samples.setter
     def samples(self, _: list[Sample]) -> None:
-        """The client library begins with none."""
+        """The client library sets an empty list at first."""
 
 
 class StateCollector(Collector):
-    """All targets' metrics at the moment of a scrape."""
+    """The metrics of all targets at the time of a scrape."""
 
-    def __init__(self, source: StateSource, clock: MonotonicClock) -> None:
-        self._source = source
+    def __init__(self, store: StateSource, clock: MonotonicClock) -> None:
+        self._store = store
         self._clock = clock
 
     def describe(self) -> Iterable[Metric]:
-        """The families, without samples, so that registering collects nothing."""
+        """The families without samples, so that registering collects nothing."""
         return [MetricFamily(metric, tuple, None) for metric in (_BUILD, *METRICS)]
 
     def collect(self) -> Iterator[MetricFamily]:
         now = self._clock.now()
         readings = []
-        for target, state in self._source.states().items():
-            counts = self._source.poll_stats(target)
-            readings.append(
-                MetricSource(state, now, counts.polls, counts.missed_ticks, counts.unexpected_errors)
-            )
-        sent = tuple(self._source.deliveries())
-        settings = self._source.reloads()
+        for target, state in self._store.states().items():
+            stats = self._store.poll_stats(target)
+            reading = MetricSource(state, now, stats.polls, stats.missed_ticks, stats.unexpected_errors)
+            readings.append(reading)
+        deliveries, reloads = self._store.deliveries(), self._store.reloads()
         states = tuple([reading.state for reading in readings])
 
         def rows(metric: catalogue.Metric) -> Iterable[catalogue.Sample]:
             return chain(
                 chain.from_iterable(map(metric.samples, readings)),
-                chain.from_iterable(map(metric.deliveries, sent)),
-                metric.reloads(settings),
+                chain.from_iterable(map(metric.deliveries, deliveries)),
+                metric.reloads(reloads),
             )
 
         yield MetricFamily(_BUILD, lambda: [((__version__,), 1.0)], ())
         for metric in METRICS:
-            yield MetricFamily(metric, partial(rows, metric), None if metric.fleeting else states)
+            yield MetricFamily(metric, partial(rows, metric), None if metric.volatile else states)
 
 
-_BUILD = catalogue.Metric(
-    "build_info",
-    catalogue.Type.GAUGE,
-    catalogue.MetricGroup.SELF,
-    "1; kvwatch's version in the label.",
-    ("version",),
-)
+_BUILD = catalogue.Metric("build_info", "1; kvwatch's version is a label.", ("version",))
 
 
 def _buckets(name: str, labels: Mapping[str, str], value: Histogram) -> Iterator[Sample]:
@@ -125,9 +107,9 @@ def _buckets(name: str, labels: Mapping[str, str], value: Histogram) -> Iterator
     yield Sample(f"{name}_sum", dict(labels), value.sum)
 
 
-def registry_of(source: StateSource, clock: MonotonicClock) -> CollectorRegistry:
-    """kvwatch's own registry: the targets, and what the process costs."""
+def registry_of(store: StateSource, clock: MonotonicClock) -> CollectorRegistry:
+    """A registry with the targets' metrics and those of the process."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(StateCollector(source, clock))
+    registry.register(StateCollector(store, clock))
     ProcessCollector(namespace=PREFIX.removesuffix("_"), registry=registry)
     return registry

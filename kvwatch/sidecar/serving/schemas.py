@@ -1,6 +1,6 @@
-"""What the HTTP interface answers with, as its OpenAPI description says it.
+"""The answers of the JSON API, for its OpenAPI description.
 
-The words are those of `kvwatch.core.export.report`; what that adds goes through.
+The fields come from `kvwatch.core.export.report`; fields that it adds pass through.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 DESCRIPTION = """\
-kvwatch scrapes vLLM servers, tells when their KV cache is in trouble, and says why and what to do.
+kvwatch scrapes vLLM servers, detects problems of their KV cache, and shows causes and actions.
 
-* `/api/v1/findings` is where to begin: what is wrong now, most urgent first, each with evidence, causes and actions.
-* `/api/v1/state` is everything that is known now; `/api/v1/events` is what happened lately; `/api/v1/history` is
-  the last minutes as numbers, one a scrape.
-* `/metrics` is for Prometheus.
+* `/api/v1/findings`: current problems, most urgent first, each with evidence, causes and actions. Start here.
+* `/api/v1/state`: everything known now. `/api/v1/events`: recent events. `/api/v1/history`: the last minutes, one
+  sample per scrape.
+* `/metrics`: for Prometheus.
 
-All is read-only. Names that end in `_seconds` are time spans in seconds; `at` and names that end in `_at` are unix
-time in seconds. A number that is not known is null or absent, with the reason beside it, and never zero: of a server
-that does not answer, or an engine that is not on its newest page, no number is told at all. Further fields may be
-added; those that are there stay.
+Everything is read-only. Names that end in `_seconds` are durations in seconds; `at` and names that end in `_at` are
+unix seconds. An unknown number is null or absent, with the reason beside it, and never zero. A server that does not
+answer, or an engine that is not on its newest page, has no numbers. New fields may be added; existing ones stay.
 
 Every error is JSON with one message, `{"error": "..."}`. If kvwatch has an API token, send it as
-`Authorization: Bearer TOKEN`, or by HTTP Basic as the password of any user; `/healthz` and `/readyz` need none.
+`Authorization: Bearer TOKEN`, or as the password of any user (HTTP Basic). `/healthz` and `/readyz` need no token.
 """
-"""Of the whole interface, for who uses it (Markdown)."""
+"""Of the whole API, in Markdown."""
 
 
 class _Open(BaseModel):
@@ -33,13 +32,13 @@ class _Open(BaseModel):
 
 
 class Failed(BaseModel):
-    """Why a request was not answered."""
+    """Why a request failed."""
 
     error: str
 
 
 class Identity(_Open):
-    """Whose it is. What concerns a whole server has no model and no engine."""
+    """The target and engine concerned. Without model and engine it is the whole server."""
 
     target: str
     model_name: str | None = None
@@ -47,7 +46,7 @@ class Identity(_Open):
 
 
 class FindingSchema(Identity):
-    """A symptom that fires, with all that a person needs to act."""
+    """A firing symptom, with everything needed to act."""
 
     symptom: str
     title: str
@@ -55,17 +54,17 @@ class FindingSchema(Identity):
     firing_seconds: float
     since_at: float | None
     current: bool = Field(
-        description="whether its condition holds now; false while that can't be told any more, as when the server"
-        " is not scraped, and while it is clear but kept a little in case it comes back"
+        description="whether the condition holds now; false while it is unknown (for example, the server is not"
+        " scraped), and while it is clear but may return"
     )
-    reason: str | None = Field(description="why it is not current, as a sentence; null while it is")
+    reason: str | None = Field(description="why it is not current, as a sentence; null if it is")
     evidence: dict[str, Any] = Field(
-        description="the numbers that were judged, and the thresholds; not those of now unless it is current"
+        description="the numbers judged last, and the thresholds; up to date only if current"
     )
     meaning: str
     causes: list[str] = Field(description="most likely first")
     actions: list[str] = Field(description="in the order to try")
-    explained_by: list[str] = Field(description="firing symptoms that account for this one: act on those")
+    explained_by: list[str] = Field(description="firing symptoms that cause this one: fix those first")
 
 
 class EventSchema(Identity):
@@ -74,13 +73,13 @@ class EventSchema(Identity):
     at: float
     event: str = Field(
         description="restart (vLLM is a new process), engine_appeared, engine_vanished, or several_servers (they"
-        " answer in turn behind one address, so that no increase can be told: give each its own target)"
+        " answer in turn behind one address, so increases are unknown: give each its own target)"
     )
     detail: dict[str, Any]
 
 
 class TransitionSchema(Identity):
-    """A symptom that went from one state to another; states are inactive, pending, firing, unknown."""
+    """A symptom's change of state; states are inactive, pending, firing, unknown."""
 
     at: float
     t: float = Field(description="seconds since the oldest transition in the list")
@@ -91,53 +90,52 @@ class TransitionSchema(Identity):
 
 
 class LifecycleSchema(_Open):
-    """Where a symptom is; a `reason` says why it can't be told, while it can't."""
+    """The state of a symptom; `reason` says why it is unknown, if it is."""
 
     state: str = Field(description="inactive, pending, firing or unknown")
-    since_at: float | None = Field(description="unix seconds since when; null before the first judgement")
-    evidence: dict[str, Any] = Field(description="the numbers that were judged last")
+    since_at: float | None = Field(description="unix seconds; null before the first judgement")
+    evidence: dict[str, Any] = Field(description="the numbers judged last")
 
 
 class Engine(Identity):
-    """One engine: signals under kvwatch's names, what is missing and why, derived numbers.
+    """One engine: signals under kvwatch's names, missing signals with reasons, derived numbers.
 
-    They are those of now: of an engine that is not scraped at present there are none, and the reasons say for
-    how long it has not been.
+    All are of now. An engine that is not scraped has none; the reasons say for how long.
     """
 
     generation: str = Field(description="v0 or v1")
     signals: dict[str, float | None] = Field(description="empty while the engine is not scraped")
     missing: dict[str, str] = Field(description="reason by signal")
-    derived: dict[str, float | None] = Field(description="null where unknown")
+    derived: dict[str, float | None] = Field(description="null if unknown")
     unknown: dict[str, str] = Field(description="reason by derived number")
-    config: dict[str, Any] = Field(description="what vLLM last said of its cache")
+    config: dict[str, Any] = Field(description="vLLM's newest cache settings")
     regime: str
     regime_seconds: dict[str, float]
     symptoms: dict[str, LifecycleSchema]
 
 
 class Polling(BaseModel):
-    """How the scraping goes."""
+    """The state of polling."""
 
     polls: int
     missed_ticks: int
     unexpected_errors: int
-    interval_seconds: float | None = Field(description="spacing kept at present")
+    interval_seconds: float | None = Field(description="current polling interval")
     duration_seconds: float | None = Field(description="of the newest scrape")
-    narrowed: bool | None = Field(description="whether the newest scrape asked only for what is read")
-    age_seconds: float | None = Field(description="since the newest page that could be read")
+    narrowed: bool | None = Field(description="whether the newest scrape fetched only what kvwatch reads")
+    age_seconds: float | None = Field(description="since the newest readable page")
 
 
 class GpuSchema(_Open):
-    """One GPU of a server, or one MIG instance. Ratios are 0 to 1; null is what its source does not say."""
+    """One GPU of a server, or one MIG instance. Ratios are 0 to 1; null if its source does not know."""
 
-    gpu: str = Field(description="its index, with that of the part behind it for a MIG instance (0/7)")
+    gpu: str = Field(description="its index, for a MIG instance with the instance's index (0/7)")
     uuid: str
     name: str
     source: str = Field(description="dcgm or nvml")
     sm_active_ratio: float | None
     dram_active_ratio: float | None
-    utilization_ratio: float | None = Field(description="1 proves nothing, a low value does")
+    utilization_ratio: float | None = Field(description="a low value shows an idle GPU; 1 proves nothing")
     memory_used_bytes: float | None
     memory_free_bytes: float | None
 
@@ -151,14 +149,14 @@ class Target(_Open):
     scrapes: dict[str, int] = Field(description="by outcome")
     restarts: int
     polling: Polling
-    unknown_families: list[str] = Field(description="vLLM's metric families that kvwatch has never heard of")
+    unknown_families: list[str] = Field(description="vLLM's metric families that kvwatch does not know")
     series_left_out: int = Field(
-        description="series that are not read because there are too many engines or label values, or too long ones"
+        description="series not read, because engines or label values are too many or too long"
     )
     server: dict[str, float | None] = Field(
         description="signals of the whole server; empty while it is not scraped"
     )
-    gpus: list[GpuSchema] = Field(description="those that are read at present")
+    gpus: list[GpuSchema] = Field(description="the GPUs read now")
     gpus_missing: str | None = Field(description="why no GPU is known; null if one is")
     engines: list[Engine]
     symptoms: dict[str, LifecycleSchema]
@@ -167,7 +165,7 @@ class Target(_Open):
 
 
 class StateAnswer(BaseModel):
-    """Everything kvwatch knows now."""
+    """Everything known now."""
 
     version: str
     at: float
@@ -175,14 +173,14 @@ class StateAnswer(BaseModel):
 
 
 class FindingsAnswer(BaseModel):
-    """What fires now, causes before effects, then by severity."""
+    """Firing symptoms: causes before effects, then by severity."""
 
     at: float
     findings: list[FindingSchema]
 
 
 class EventsAnswer(BaseModel):
-    """What happened lately, oldest first."""
+    """Recent events, oldest first."""
 
     at: float
     events: list[EventSchema]
@@ -190,19 +188,18 @@ class EventsAnswer(BaseModel):
 
 
 class EngineHistory(Identity):
-    """The samples of one engine, one list a column, all of the same length, oldest first."""
+    """The samples of one engine: a list per column, all of the same length, oldest first."""
 
     columns: dict[str, list[float | str | None]]
     latencies: dict[str, list[float | None]] = Field(
-        description="quantiles of the time to first token over the minute before each `at`, seconds; as far back as"
-        " its histograms are kept (five minutes, and those before a restart of vLLM), null where too few requests had"
-        " their first token"
+        description="quantiles of the time to first token over the minute before each `at`, seconds; null if too few"
+        " requests had a first token. Histograms are kept for five minutes, and those before a restart of vLLM"
     )
 
 
 class HistoryAnswer(BaseModel):
-    """Samples at full resolution. Counters are increases since kvwatch first saw the engine, resets taken out: they
-    stand still across a restart of vLLM (`/api/v1/events` tells when one was), as across a gap."""
+    """Samples at full resolution. Counters are increases since kvwatch first saw the engine, without resets: they
+    do not change across a gap or a restart of vLLM (`/api/v1/events` has the restarts)."""
 
     at: float
     seconds: float
@@ -211,7 +208,7 @@ class HistoryAnswer(BaseModel):
 
 
 class BadScrape(BaseModel):
-    """A scrape that gave nothing, and the beginning of what came."""
+    """A failed scrape, and the beginning of the answer."""
 
     target: str
     at: float
@@ -221,7 +218,7 @@ class BadScrape(BaseModel):
 
 
 class FailuresAnswer(BaseModel):
-    """The latest scrapes that gave nothing, oldest first; at most 20 of each target."""
+    """The latest failed scrapes, oldest first; at most 20 per target."""
 
     failures: list[BadScrape]
 

@@ -1,7 +1,7 @@
 """Each symptom: stories in which it fires, in which it only just does not, in which a signal is missing.
 
 Stories are recordings of real servers where there is one, else a made-up server whose pages go through the real
-parser. Each room tells those of the rows in the room of the same name in `kvwatch.core.judgement.symptoms`.
+parser. Each module has the stories of the rows in the module of the same name in `kvwatch.core.judgement.symptoms`.
 """
 
 from tests.replay.stories import (
@@ -16,7 +16,7 @@ from tests.replay.stories import (
     server,
     warmup,
 )
-from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, Case
+from tests.replay.stories.registry import HITS, MISSING, NEAR_MISSES, Case
 
 __all__ = [
     "HITS",

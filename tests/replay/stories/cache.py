@@ -1,7 +1,7 @@
 """Stories of a cache that is too small for what is asked of it."""
 
 from kvwatch.core.judgement.lifecycle import Stage
-from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, hungry, recorded, told, working
+from tests.replay.stories.registry import HITS, MISSING, NEAR_MISSES, hungry, recorded, register, working
 from tests.support.pages import Server
 from tests.support.watch import Watch
 
@@ -26,7 +26,7 @@ recorded(
 )
 
 
-@told(NEAR_MISSES, "kv_thrashing", Stage.INACTIVE)
+@register(NEAR_MISSES, "kv_thrashing", Stage.INACTIVE)
 def a_few_preemptions_among_many_while_nothing_has_finished_yet() -> Watch:
     def each(server: Server, i: int) -> None:
         hungry(server, 0.98, 36, i)
@@ -39,7 +39,7 @@ def a_few_preemptions_among_many_while_nothing_has_finished_yet() -> Watch:
 recorded(NEAR_MISSES, "kv_thrashing", "0.32.0--p-engine-stalled")
 
 
-@told(NEAR_MISSES, "kv_thrashing", Stage.INACTIVE)
+@register(NEAR_MISSES, "kv_thrashing", Stage.INACTIVE)
 def two_preemptions_are_no_storm() -> Watch:
     def each(server: Server, i: int) -> None:
         hungry(server)
@@ -48,7 +48,7 @@ def two_preemptions_are_no_storm() -> Watch:
     return working(120, each)
 
 
-@told(NEAR_MISSES, "kv_thrashing", Stage.INACTIVE)
+@register(NEAR_MISSES, "kv_thrashing", Stage.INACTIVE)
 def a_lifetime_of_preemptions() -> Watch:
     def each(server: Server, i: int) -> None:
         hungry(server)
@@ -58,17 +58,17 @@ def a_lifetime_of_preemptions() -> Watch:
     return working(120, each)
 
 
-@told(MISSING, "kv_thrashing", Stage.UNKNOWN)
+@register(MISSING, "kv_thrashing", Stage.UNKNOWN)
 def preemptions_are_not_exposed() -> Watch:
     return working(120, lambda server, _i: hungry(server), Server(without=frozenset({"num_preemptions"})))
 
 
-@told(HITS, "kv_exhausted", Stage.FIRING)
+@register(HITS, "kv_exhausted", Stage.FIRING)
 def full_and_waiting_for_a_minute() -> Watch:
     return working(60, lambda server, _i: hungry(server))
 
 
-@told(NEAR_MISSES, "kv_exhausted", Stage.INACTIVE)
+@register(NEAR_MISSES, "kv_exhausted", Stage.INACTIVE)
 def full_and_waiting_for_half_a_minute() -> Watch:
     def each(server: Server, i: int) -> None:
         hungry(server, *((0.99, 10, 20) if i < 29 else (0.3, 3, 0)))
@@ -76,7 +76,7 @@ def full_and_waiting_for_half_a_minute() -> Watch:
     return working(90, each)
 
 
-@told(NEAR_MISSES, "kv_exhausted", Stage.INACTIVE)
+@register(NEAR_MISSES, "kv_exhausted", Stage.INACTIVE)
 def full_and_nothing_waiting() -> Watch:
     return working(90, lambda server, _i: hungry(server, 0.99, 10, 0))
 
@@ -90,27 +90,27 @@ recorded(
 )
 
 
-@told(MISSING, "kv_exhausted", Stage.UNKNOWN)
+@register(MISSING, "kv_exhausted", Stage.UNKNOWN)
 def usage_is_not_exposed() -> Watch:
     return working(120, lambda server, _i: hungry(server), Server(without=frozenset({"kv_cache_usage_perc"})))
 
 
-@told(HITS, "kv_near_full", Stage.FIRING)
+@register(HITS, "kv_near_full", Stage.FIRING)
 def full_for_over_a_minute() -> Watch:
     return working(70, lambda server, _i: hungry(server, 0.97, 10, 0))
 
 
-@told(HITS, "kv_near_full", Stage.FIRING)
+@register(HITS, "kv_near_full", Stage.FIRING)
 def on_course_to_fill() -> Watch:
     return working(140, lambda server, i: hungry(server, 0.7 + 0.0012 * i, 10, 0))
 
 
-@told(NEAR_MISSES, "kv_near_full", Stage.INACTIVE)
+@register(NEAR_MISSES, "kv_near_full", Stage.INACTIVE)
 def high_and_steady() -> Watch:
     return working(200, lambda server, i: hungry(server, 0.93 + 0.01 * (i % 2), 10, 0))
 
 
-@told(NEAR_MISSES, "kv_near_full", Stage.INACTIVE)
+@register(NEAR_MISSES, "kv_near_full", Stage.INACTIVE)
 def rising_from_low() -> Watch:
     return working(150, lambda server, i: hungry(server, 0.1 + 0.004 * i, 10, 0))
 
@@ -118,7 +118,7 @@ def rising_from_low() -> Watch:
 recorded(NEAR_MISSES, "kv_near_full", "0.32.0--b-healthy", "0.32.0--a-idle", "0.32.0--e-shared-prefix")
 
 
-@told(MISSING, "kv_near_full", Stage.UNKNOWN)
+@register(MISSING, "kv_near_full", Stage.UNKNOWN)
 def usage_is_nan() -> Watch:
     return working(200, lambda server, _i: hungry(server, float("nan"), 10, 0))
 
@@ -133,11 +133,11 @@ def computing_over_and_over(server: Server, i: int, *, done: bool) -> None:
         server.finished += i % 5 == 4
 
 
-@told(HITS, "kv_thrashing", Stage.FIRING)
+@register(HITS, "kv_thrashing", Stage.FIRING)
 def prompts_are_computed_again_though_nothing_waits() -> Watch:
     return working(130, lambda server, i: computing_over_and_over(server, i, done=False))
 
 
-@told(NEAR_MISSES, "kv_thrashing", Stage.INACTIVE)
+@register(NEAR_MISSES, "kv_thrashing", Stage.INACTIVE)
 def the_same_prompt_tokens_of_requests_that_finish() -> Watch:
     return working(130, lambda server, i: computing_over_and_over(server, i, done=True))

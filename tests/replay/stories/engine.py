@@ -1,14 +1,14 @@
 """Stories of engines that do not do what their gauges say."""
 
 from kvwatch.core.judgement.lifecycle import Stage
-from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, hungry, recorded, told, working
+from tests.replay.stories.registry import HITS, MISSING, NEAR_MISSES, hungry, recorded, register, working
 from tests.support.pages import Server
 from tests.support.watch import Watch
 
 recorded(HITS, "engine_stalled", "0.9.2--x-engine-died-metrics-frozen", ends=Stage.FIRING)
 
 
-@told(HITS, "engine_stalled", Stage.FIRING)
+@register(HITS, "engine_stalled", Stage.FIRING)
 def frozen_for_half_a_minute() -> Watch:
     watch, server = Watch(), Server(usage=0.4, running=3)
     server.finish(1)
@@ -22,7 +22,7 @@ recorded(
 )
 
 
-@told(NEAR_MISSES, "engine_stalled", Stage.INACTIVE)
+@register(NEAR_MISSES, "engine_stalled", Stage.INACTIVE)
 def frozen_for_a_moment_less() -> Watch:
     watch, server = Watch(), Server(usage=0.4, running=3)
     for _ in range(4):
@@ -32,7 +32,7 @@ def frozen_for_a_moment_less() -> Watch:
     return watch
 
 
-@told(MISSING, "engine_stalled", Stage.UNKNOWN)
+@register(MISSING, "engine_stalled", Stage.UNKNOWN)
 def no_counter_that_would_tell() -> Watch:
     progress = {"generation_tokens", "prompt_tokens", "request_success", "iteration_tokens"}
     watch, server = Watch(), Server(usage=0.4, running=3, preemptions=1, without=frozenset(progress))
@@ -41,7 +41,7 @@ def no_counter_that_would_tell() -> Watch:
     return watch
 
 
-@told(HITS, "kv_usage_stuck", Stage.FIRING)
+@register(HITS, "kv_usage_stuck", Stage.FIRING)
 def blocks_held_by_nobody() -> Watch:
     watch, server = Watch(), Server()
     server.finish(3)
@@ -51,22 +51,22 @@ def blocks_held_by_nobody() -> Watch:
     return watch
 
 
-@told(NEAR_MISSES, "kv_usage_stuck", Stage.INACTIVE)
+@register(NEAR_MISSES, "kv_usage_stuck", Stage.INACTIVE)
 def blocks_held_for_a_moment_less() -> Watch:
     return working(181, lambda server, i: hungry(server, 0.4, 0 if i % 60 else 1, 0))
 
 
-@told(NEAR_MISSES, "kv_usage_stuck", Stage.INACTIVE)
+@register(NEAR_MISSES, "kv_usage_stuck", Stage.INACTIVE)
 def it_works_though_nothing_is_seen_to_run() -> Watch:
     return working(120, lambda server, _i: hungry(server, 0.4, 0, 0))
 
 
-@told(NEAR_MISSES, "kv_usage_stuck", Stage.INACTIVE)
+@register(NEAR_MISSES, "kv_usage_stuck", Stage.INACTIVE)
 def one_block_of_an_idle_server() -> Watch:
     return working(120, lambda server, _i: hungry(server, 0.05, 0, 0))
 
 
-@told(NEAR_MISSES, "kv_usage_stuck", Stage.INACTIVE)
+@register(NEAR_MISSES, "kv_usage_stuck", Stage.INACTIVE)
 def asleep_with_its_last_gauges() -> Watch:
     return working(120, lambda server, _i: hungry(server, 0.4, 0, 0), Server(awake=0))
 
@@ -74,7 +74,7 @@ def asleep_with_its_last_gauges() -> Watch:
 recorded(NEAR_MISSES, "kv_usage_stuck", "0.32.0--a-idle", "0.32.0--b-healthy")
 
 
-@told(MISSING, "kv_usage_stuck", Stage.UNKNOWN)
+@register(MISSING, "kv_usage_stuck", Stage.UNKNOWN)
 def waiting_is_not_exposed() -> Watch:
     lacking = Server(without=frozenset({"num_requests_waiting"}))
     return working(150, lambda server, _i: hungry(server, 0.4, 0, 0), lacking)
@@ -99,19 +99,19 @@ def left_behind(parting: float, later: float = 0.0, **more: object) -> Watch:
     return watch
 
 
-@told(NEAR_MISSES, "engine_stalled", Stage.INACTIVE)
-@told(HITS, "kv_usage_stuck", Stage.FIRING)
+@register(NEAR_MISSES, "engine_stalled", Stage.INACTIVE)
+@register(HITS, "kv_usage_stuck", Stage.FIRING)
 def the_clients_of_all_that_is_shown_went_away() -> Watch:
     return left_behind(parting=5)
 
 
-@told(HITS, "engine_stalled", Stage.FIRING)
-@told(NEAR_MISSES, "kv_usage_stuck", Stage.INACTIVE)
+@register(HITS, "engine_stalled", Stage.FIRING)
+@register(NEAR_MISSES, "kv_usage_stuck", Stage.INACTIVE)
 def clients_give_up_on_an_engine_that_hangs() -> Watch:
     return left_behind(parting=1, later=4)
 
 
-@told(HITS, "engine_stalled", Stage.FIRING)
+@register(HITS, "engine_stalled", Stage.FIRING)
 def a_newer_engine_follows_aborts_so_what_it_shows_is_there() -> Watch:
     watch, server = Watch(), Server(usage=0.4, running=3, waiting=2, answered=0)
     server.finish(1)
@@ -126,8 +126,8 @@ def a_newer_engine_follows_aborts_so_what_it_shows_is_there() -> Watch:
 recorded(HITS, "engine_stalled", "0.32.0--request-never-fits", "0.13.0--request-never-fits")
 
 
-@told(HITS, "engine_stalled", Stage.FIRING)
-@told(NEAR_MISSES, "kv_usage_stuck", Stage.INACTIVE)
+@register(HITS, "engine_stalled", Stage.FIRING)
+@register(NEAR_MISSES, "kv_usage_stuck", Stage.INACTIVE)
 def answers_that_only_tokenise_go_on_while_the_engine_hangs() -> Watch:
     old = frozenset({"inter_token_latency_seconds"})
     watch, server = Watch(), Server(usage=0.4, running=3, waiting=2, answered=0, without=old)

@@ -3,7 +3,7 @@
 from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.judgement.pipeline import next_pace
 from kvwatch.core.model.gpu import Gpu, GpuReading
-from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, told
+from tests.replay.stories.registry import HITS, MISSING, NEAR_MISSES, register
 from tests.support.pages import Server
 from tests.support.watch import Watch
 
@@ -19,41 +19,41 @@ def over(gpu: Gpu | None, *, seconds: int = 400, usage: float = 0.1, running: in
     return watch
 
 
-@told(HITS, "gpu_underused", Stage.FIRING)
+@register(HITS, "gpu_underused", Stage.FIRING)
 def neither_processors_nor_memory_are_active() -> Watch:
     return over(Gpu("0", sm_active=0.3, dram_active=0.2, utilization=1.0))
 
 
-@told(HITS, "gpu_underused", Stage.FIRING)
+@register(HITS, "gpu_underused", Stage.FIRING)
 def utilisation_is_low_which_proves_it() -> Watch:
     return over(Gpu("0", utilization=0.3))
 
 
-@told(NEAR_MISSES, "gpu_underused", Stage.INACTIVE)
+@register(NEAR_MISSES, "gpu_underused", Stage.INACTIVE)
 def memory_is_active() -> Watch:
     return over(Gpu("0", sm_active=0.3, dram_active=0.41, utilization=1.0))
 
 
-@told(NEAR_MISSES, "gpu_underused", Stage.INACTIVE)
+@register(NEAR_MISSES, "gpu_underused", Stage.INACTIVE)
 def the_cache_is_in_use() -> Watch:
     return over(Gpu("0", sm_active=0.3, dram_active=0.2), usage=0.31)
 
 
-@told(NEAR_MISSES, "gpu_underused", Stage.INACTIVE)
+@register(NEAR_MISSES, "gpu_underused", Stage.INACTIVE)
 def nothing_runs() -> Watch:
     return over(Gpu("0", sm_active=0.0, dram_active=0.0), running=0)
 
 
-@told(NEAR_MISSES, "gpu_underused", Stage.INACTIVE)
+@register(NEAR_MISSES, "gpu_underused", Stage.INACTIVE)
 def traffic_of_a_few_minutes() -> Watch:
     return over(Gpu("0", sm_active=0.3, dram_active=0.2), seconds=230)
 
 
-@told(MISSING, "gpu_underused", Stage.UNKNOWN)
+@register(MISSING, "gpu_underused", Stage.UNKNOWN)
 def no_gpu_is_read() -> Watch:
     return over(None)
 
 
-@told(MISSING, "gpu_underused", Stage.UNKNOWN)
+@register(MISSING, "gpu_underused", Stage.UNKNOWN)
 def high_utilisation_alone() -> Watch:
     return over(Gpu("0", utilization=0.9))

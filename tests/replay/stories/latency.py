@@ -2,7 +2,7 @@
 
 from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.judgement.pipeline import next_pace
-from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, hungry, recorded, told
+from tests.replay.stories.registry import HITS, MISSING, NEAR_MISSES, hungry, recorded, register
 from tests.support.pages import Server
 from tests.support.watch import Watch
 
@@ -34,25 +34,25 @@ def served_well_before(seconds: int = 60, ttft: float = 0.05) -> tuple[Watch, Se
     return late(seconds, ttft, server=server), server
 
 
-@told(HITS, "ttft_high", Stage.FIRING)
+@register(HITS, "ttft_high", Stage.FIRING)
 def first_tokens_take_over_two_seconds() -> Watch:
     watch, server = served_well_before()
     return late(90, 2.5, server=server, watch=watch)
 
 
-@told(HITS, "ttft_high", Stage.FIRING)
+@register(HITS, "ttft_high", Stage.FIRING)
 def three_times_what_is_usual() -> Watch:
     watch, server = served_well_before(1500, 0.1)
     return late(300, 0.9, server=server, watch=watch)
 
 
-@told(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
+@register(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
 def nearly_two_seconds() -> Watch:
     watch, server = served_well_before()
     return late(200, 1.0, server=server, watch=watch)
 
 
-@told(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
+@register(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
 def three_late_ones_of_little_traffic() -> Watch:
     """So few requests that one in twenty is one or two; three of them are late in five minutes."""
     watch, server = served_well_before()
@@ -63,7 +63,7 @@ def three_late_ones_of_little_traffic() -> Watch:
     return watch
 
 
-@told(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
+@register(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
 def three_times_what_is_usual_by_a_few_of_little_traffic() -> Watch:
     """Of a request in five seconds one in nine has a long prompt, as recorded in a mixed load on a real server."""
     watch, server = served_well_before(1500, 0.2)
@@ -74,19 +74,19 @@ def three_times_what_is_usual_by_a_few_of_little_traffic() -> Watch:
     return watch
 
 
-@told(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
+@register(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
 def three_times_what_is_usual_and_still_soon() -> Watch:
     watch, server = served_well_before(1500, 0.01)
     return late(300, 0.1, server=server, watch=watch)
 
 
-@told(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
+@register(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
 def every_step_is_slow() -> Watch:
     watch, server = served_well_before()
     return late(200, 2.5, server=server, watch=watch, itl=0.5)
 
 
-@told(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
+@register(NEAR_MISSES, "ttft_high", Stage.INACTIVE)
 def a_queue_that_is_over() -> Watch:
     watch, server = served_well_before()
     for i in range(25):
@@ -109,7 +109,7 @@ recorded(
 )
 
 
-@told(MISSING, "ttft_high", Stage.UNKNOWN)
+@register(MISSING, "ttft_high", Stage.UNKNOWN)
 def first_tokens_are_not_timed() -> Watch:
     return late(120, 2.5, server=Server(running=3, without=frozenset({"time_to_first_token_seconds"})))
 
@@ -117,29 +117,29 @@ def first_tokens_are_not_timed() -> Watch:
 # -- long prompts, computed whole ---------------------------------------------------------------------------------
 
 
-@told(HITS, "shared_prefix_slow", Stage.FIRING)
+@register(HITS, "shared_prefix_slow", Stage.FIRING)
 def prefill_of_long_prompts_that_share_nothing() -> Watch:
     return late(120, 2.6, prompt=4000, hit=0.1, queued=0.2)
 
 
-@told(HITS, "shared_prefix_slow", Stage.FIRING)
+@register(HITS, "shared_prefix_slow", Stage.FIRING)
 def prefill_of_long_prompts_with_caching_off() -> Watch:
     server = Server(usage=0.2, running=3)
     server.config["enable_prefix_caching"] = "False"
     return late(120, 2.6, server=server, prompt=4000, hit=0, queued=0.2)
 
 
-@told(NEAR_MISSES, "shared_prefix_slow", Stage.INACTIVE)
+@register(NEAR_MISSES, "shared_prefix_slow", Stage.INACTIVE)
 def most_of_it_is_the_queue() -> Watch:
     return late(120, 2.6, prompt=4000, hit=0.1, queued=0.6)
 
 
-@told(NEAR_MISSES, "shared_prefix_slow", Stage.INACTIVE)
+@register(NEAR_MISSES, "shared_prefix_slow", Stage.INACTIVE)
 def a_fifth_is_found() -> Watch:
     return late(120, 2.6, prompt=4000, hit=0.2, queued=0.2)
 
 
-@told(NEAR_MISSES, "shared_prefix_slow", Stage.INACTIVE)
+@register(NEAR_MISSES, "shared_prefix_slow", Stage.INACTIVE)
 def prompts_are_short() -> Watch:
     return late(120, 2.6, prompt=90, hit=0.1, queued=0.2)
 
@@ -147,7 +147,7 @@ def prompts_are_short() -> Watch:
 recorded(NEAR_MISSES, "shared_prefix_slow", "0.32.0--e-shared-prefix", "0.32.0--b-healthy")
 
 
-@told(MISSING, "shared_prefix_slow", Stage.UNKNOWN)
+@register(MISSING, "shared_prefix_slow", Stage.UNKNOWN)
 def prefill_is_not_timed() -> Watch:
     lacking = Server(running=3, without=frozenset({"request_prefill_time_seconds"}))
     return late(120, 2.6, server=lacking, prompt=4000, hit=0.1)

@@ -1,14 +1,14 @@
 """Stories of requests that are too long for the cache, and of limits that are too long for the requests."""
 
 from kvwatch.core.judgement.lifecycle import Stage
-from kvwatch.core.model.outcome import ServerInfo
-from tests.replay.stories.telling import (
+from kvwatch.core.model.server_info import ServerInfo
+from tests.replay.stories.registry import (
     HITS,
     MISSING,
     NEAR_MISSES,
     hungry,
     recorded,
-    told,
+    register,
     working,
 )
 from tests.support.pages import MODEL, Server
@@ -26,22 +26,22 @@ def few(server: Server, i: int, usage: float = 0.9, running: int = 2) -> None:
         hungry(server, usage, running, 12)
 
 
-@told(HITS, "long_request_hogs_cache", Stage.FIRING)
+@register(HITS, "long_request_hogs_cache", Stage.FIRING)
 def two_hold_nearly_all_of_it() -> Watch:
     return working(100, few)
 
 
-@told(HITS, "long_request_hogs_cache", Stage.FIRING)
+@register(HITS, "long_request_hogs_cache", Stage.FIRING)
 def two_hold_nearly_all_and_nobody_has_finished_yet() -> Watch:
     return working(70, lambda server, _i: hungry(server, 0.987, 2, 20))
 
 
-@told(NEAR_MISSES, "long_request_hogs_cache", Stage.INACTIVE)
+@register(NEAR_MISSES, "long_request_hogs_cache", Stage.INACTIVE)
 def four_hold_a_little_less() -> Watch:
     return working(120, lambda server, i: few(server, i, 0.98, 4))
 
 
-@told(NEAR_MISSES, "long_request_hogs_cache", Stage.INACTIVE)
+@register(NEAR_MISSES, "long_request_hogs_cache", Stage.INACTIVE)
 def all_requests_are_as_long() -> Watch:
     def each(server: Server, i: int) -> None:
         hungry(server, 0.9, 3, 12)
@@ -51,7 +51,7 @@ def all_requests_are_as_long() -> Watch:
     return working(120, each)
 
 
-@told(NEAR_MISSES, "long_request_hogs_cache", Stage.INACTIVE)
+@register(NEAR_MISSES, "long_request_hogs_cache", Stage.INACTIVE)
 def they_hold_it_and_nobody_waits() -> Watch:
     return working(120, lambda server, _i: hungry(server, 0.9, 2, 0))
 
@@ -59,7 +59,7 @@ def they_hold_it_and_nobody_waits() -> Watch:
 recorded(NEAR_MISSES, "long_request_hogs_cache", "0.32.0--c-kv-saturation", "0.9.2--c-kv-saturation")
 
 
-@told(MISSING, "long_request_hogs_cache", Stage.UNKNOWN)
+@register(MISSING, "long_request_hogs_cache", Stage.UNKNOWN)
 def what_a_hybrid_model_holds_is_not_said_so_few_may_be_as_long_as_all() -> Watch:
     def each(server: Server, _i: int) -> None:
         hungry(server, 0.9, 3, 12)
@@ -70,7 +70,7 @@ def what_a_hybrid_model_holds_is_not_said_so_few_may_be_as_long_as_all() -> Watc
     return working(140, each, server)
 
 
-@told(MISSING, "long_request_hogs_cache", Stage.UNKNOWN)
+@register(MISSING, "long_request_hogs_cache", Stage.UNKNOWN)
 def whether_it_generates_is_not_exposed() -> Watch:
     return working(120, few, Server(without=frozenset({"generation_tokens"})))
 
@@ -91,22 +91,22 @@ def at_the_head(length: int | None, server: Server | None = None) -> Watch:
     return watch
 
 
-@told(HITS, "request_never_fits", Stage.FIRING)
+@register(HITS, "request_never_fits", Stage.FIRING)
 def longer_than_the_cache_and_nothing_runs() -> Watch:
     return at_the_head(32_768)
 
 
-@told(HITS, "request_never_fits", Stage.FIRING)
+@register(HITS, "request_never_fits", Stage.FIRING)
 def as_long_as_the_cache_of_which_vllm_keeps_one_block() -> Watch:
     return at_the_head(16_000)
 
 
-@told(NEAR_MISSES, "request_never_fits", Stage.INACTIVE)
+@register(NEAR_MISSES, "request_never_fits", Stage.INACTIVE)
 def whatever_is_taken_fits() -> Watch:
     return at_the_head(15_984)
 
 
-@told(NEAR_MISSES, "request_never_fits", Stage.INACTIVE)
+@register(NEAR_MISSES, "request_never_fits", Stage.INACTIVE)
 def others_still_run() -> Watch:
     def each(server: Server, _i: int) -> None:
         hungry(server, 0.2, 1, 3)
@@ -118,12 +118,12 @@ def others_still_run() -> Watch:
 recorded(NEAR_MISSES, "request_never_fits", "0.32.0--p-engine-stalled", "0.32.0--c-kv-saturation")
 
 
-@told(MISSING, "request_never_fits", Stage.UNKNOWN)
+@register(MISSING, "request_never_fits", Stage.UNKNOWN)
 def how_long_a_request_may_be_is_not_said() -> Watch:
     return at_the_head(None)
 
 
-@told(MISSING, "request_never_fits", Stage.UNKNOWN)
+@register(MISSING, "request_never_fits", Stage.UNKNOWN)
 def what_a_hybrid_model_holds_is_not_said() -> Watch:
     hybrid = Server()
     hybrid.config["mamba_block_size"] = "4096"
@@ -143,17 +143,17 @@ def limited(length: int | None, requests: int = 200, prompt: float = 900, output
     return watch
 
 
-@told(HITS, "max_model_len_oversized", Stage.FIRING)
+@register(HITS, "max_model_len_oversized", Stage.FIRING)
 def many_times_what_is_served() -> Watch:
     return limited(32_768)
 
 
-@told(NEAR_MISSES, "max_model_len_oversized", Stage.INACTIVE)
+@register(NEAR_MISSES, "max_model_len_oversized", Stage.INACTIVE)
 def a_little_less_than_four_times() -> Watch:
     return limited(4300)  # 991 + 99 tokens at the 99th percentile, as vLLM's buckets give it
 
 
-@told(NEAR_MISSES, "max_model_len_oversized", Stage.INACTIVE)
+@register(NEAR_MISSES, "max_model_len_oversized", Stage.INACTIVE)
 def too_few_requests_to_say() -> Watch:
     return limited(32_768, requests=99)
 
@@ -161,7 +161,7 @@ def too_few_requests_to_say() -> Watch:
 recorded(NEAR_MISSES, "max_model_len_oversized", "0.32.0--e-shared-prefix", "0.32.0--b-healthy")
 
 
-@told(MISSING, "max_model_len_oversized", Stage.UNKNOWN)
+@register(MISSING, "max_model_len_oversized", Stage.UNKNOWN)
 def the_limit_is_not_said() -> Watch:
     return limited(None)
 
@@ -171,7 +171,7 @@ def the_limit_is_not_said() -> Watch:
 recorded(HITS, "long_request_hogs_cache", "0.32.0--long-request-hogs-cache")
 
 
-@told(HITS, "request_never_fits", Stage.FIRING)
+@register(HITS, "request_never_fits", Stage.FIRING)
 def recorded_with_what_v1_models_says() -> Watch:
     """A prompt of 2,040 tokens in 64 blocks of 32, of which one is vLLM's own; until its client gives up."""
     return replayed(

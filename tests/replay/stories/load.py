@@ -7,7 +7,7 @@ from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.judgement.pipeline import next_pace
 from kvwatch.core.judgement.policy import Policy
 from kvwatch.core.model.outcome import Scrape
-from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, hungry, recorded, told
+from tests.replay.stories.registry import HITS, MISSING, NEAR_MISSES, hungry, recorded, register
 from tests.support.pages import Server
 from tests.support.watch import WALL, Watch
 
@@ -28,7 +28,7 @@ def two(seconds: int, each: Callable[[Server, Server, int], None], **more: objec
     return watch
 
 
-@told(HITS, "engine_imbalance", Stage.FIRING)
+@register(HITS, "engine_imbalance", Stage.FIRING)
 def one_is_fuller_by_far() -> Watch:
     def each(one: Server, other: Server, _i: int) -> None:
         hungry(one, 0.75, 9, 0)
@@ -37,7 +37,7 @@ def one_is_fuller_by_far() -> Watch:
     return two(130, each)
 
 
-@told(HITS, "engine_imbalance", Stage.FIRING)
+@register(HITS, "engine_imbalance", Stage.FIRING)
 def one_waits_while_the_other_idles() -> Watch:
     def each(one: Server, other: Server, _i: int) -> None:
         hungry(one, 0.2, 4, 6)
@@ -46,7 +46,7 @@ def one_waits_while_the_other_idles() -> Watch:
     return two(130, each)
 
 
-@told(NEAR_MISSES, "engine_imbalance", Stage.INACTIVE)
+@register(NEAR_MISSES, "engine_imbalance", Stage.INACTIVE)
 def fuller_by_a_little_less() -> Watch:
     def each(one: Server, other: Server, _i: int) -> None:
         hungry(one, 0.69, 9, 0)
@@ -55,7 +55,7 @@ def fuller_by_a_little_less() -> Watch:
     return two(200, each)
 
 
-@told(NEAR_MISSES, "engine_imbalance", Stage.INACTIVE)
+@register(NEAR_MISSES, "engine_imbalance", Stage.INACTIVE)
 def a_single_long_request_that_nothing_could_spread() -> Watch:
     def each(one: Server, other: Server, _i: int) -> None:
         hungry(one, 0.65, 1, 0)
@@ -64,7 +64,7 @@ def a_single_long_request_that_nothing_could_spread() -> Watch:
     return two(200, each)
 
 
-@told(NEAR_MISSES, "engine_imbalance", Stage.INACTIVE)
+@register(NEAR_MISSES, "engine_imbalance", Stage.INACTIVE)
 def two_models_that_a_relay_puts_on_one_page() -> Watch:
     watch = Watch()
     one, other = Server(usage=0.7, running=9), Server(usage=0.05, running=1, started=None)
@@ -76,7 +76,7 @@ def two_models_that_a_relay_puts_on_one_page() -> Watch:
     return watch
 
 
-@told(NEAR_MISSES, "engine_imbalance", Stage.INACTIVE)
+@register(NEAR_MISSES, "engine_imbalance", Stage.INACTIVE)
 def one_of_few_requests_is_on_one_of_them() -> Watch:
     def each(one: Server, other: Server, _i: int) -> None:
         hungry(one, 0.4, 1, 0)
@@ -85,7 +85,7 @@ def one_of_few_requests_is_on_one_of_them() -> Watch:
     return two(200, each)
 
 
-@told(NEAR_MISSES, "engine_imbalance", Stage.INACTIVE)
+@register(NEAR_MISSES, "engine_imbalance", Stage.INACTIVE)
 def unlike_for_a_minute() -> Watch:
     def each(one: Server, other: Server, i: int) -> None:
         hungry(one, 0.8 if i % 200 < 55 else 0.4, 9, 2 if i % 200 < 55 else 0)
@@ -97,7 +97,7 @@ def unlike_for_a_minute() -> Watch:
 recorded(NEAR_MISSES, "engine_imbalance", "0.32.0--j-data-parallel-2", "0.32.0--c-kv-saturation")
 
 
-@told(MISSING, "engine_imbalance", Stage.UNKNOWN)
+@register(MISSING, "engine_imbalance", Stage.UNKNOWN)
 def usage_of_one_is_not_exposed() -> Watch:
     def each(one: Server, other: Server, _i: int) -> None:
         hungry(one, 0.8, 9, 0)
@@ -130,17 +130,17 @@ def fail(server: Server, **counts: int) -> None:
 recorded(HITS, "requests_failing", "0.32.0--l-admission-limit")
 
 
-@told(HITS, "requests_failing", Stage.FIRING)
+@register(HITS, "requests_failing", Stage.FIRING)
 def one_in_ten_is_an_error() -> Watch:
     return failing(lambda server, _i: fail(server, errors=1))
 
 
-@told(HITS, "requests_failing", Stage.FIRING)
+@register(HITS, "requests_failing", Stage.FIRING)
 def two_in_ten_are_aborted() -> Watch:
     return failing(lambda server, _i: fail(server, aborted=2))
 
 
-@told(HITS, "requests_failing", Stage.FIRING)
+@register(HITS, "requests_failing", Stage.FIRING)
 def one_in_fifty_is_refused() -> Watch:
     def each(server: Server, i: int) -> None:
         server.rejected = (server.rejected or 0) + (i % 5 == 0)
@@ -148,17 +148,17 @@ def one_in_fifty_is_refused() -> Watch:
     return failing(each, rejected=0)
 
 
-@told(NEAR_MISSES, "requests_failing", Stage.INACTIVE)
+@register(NEAR_MISSES, "requests_failing", Stage.INACTIVE)
 def one_in_twenty_is_an_error() -> Watch:
     return failing(lambda server, i: fail(server, errors=i % 2))
 
 
-@told(NEAR_MISSES, "requests_failing", Stage.INACTIVE)
+@register(NEAR_MISSES, "requests_failing", Stage.INACTIVE)
 def one_in_ten_is_aborted() -> Watch:
     return failing(lambda server, _i: fail(server, aborted=1))
 
 
-@told(NEAR_MISSES, "requests_failing", Stage.INACTIVE)
+@register(NEAR_MISSES, "requests_failing", Stage.INACTIVE)
 def one_of_a_few_is_an_error() -> Watch:
     watch, server = Watch(), Server(usage=0.2, running=3)
     watch.see(server)
@@ -170,7 +170,7 @@ def one_of_a_few_is_an_error() -> Watch:
     return watch
 
 
-@told(NEAR_MISSES, "requests_failing", Stage.INACTIVE)
+@register(NEAR_MISSES, "requests_failing", Stage.INACTIVE)
 def a_lifetime_of_errors_and_refusals() -> Watch:
     return failing(lambda _server, _i: None, errors=5000, rejected=5000)
 
@@ -178,7 +178,7 @@ def a_lifetime_of_errors_and_refusals() -> Watch:
 recorded(NEAR_MISSES, "requests_failing", "0.32.0--b-healthy", "0.8.5-v0--b-healthy")
 
 
-@told(MISSING, "requests_failing", Stage.UNKNOWN)
+@register(MISSING, "requests_failing", Stage.UNKNOWN)
 def how_requests_end_is_not_exposed() -> Watch:
     return failing(lambda server, _i: fail(server, errors=5), without=frozenset({"request_success"}))
 
@@ -187,7 +187,7 @@ recorded(HITS, "engine_imbalance", "0.32.0--engines-unlike")
 recorded(HITS, "requests_failing", "0.32.0--failing")
 
 
-@told(MISSING, "requests_failing", Stage.UNKNOWN)
+@register(MISSING, "requests_failing", Stage.UNKNOWN)
 def behind_ray_every_request_counts_as_aborted() -> Watch:
     spellings = (*NATIVE_SPELLINGS, *RELAY_SPELLINGS)
     watch, server = Watch(Policy(vocabulary=Vocabulary(spellings))), Server(usage=0.3, running=4)

@@ -2,24 +2,24 @@
 
 from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.judgement.pipeline import next_pace
-from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, configured, recorded, serving, told
+from tests.replay.stories.registry import HITS, MISSING, NEAR_MISSES, configured, recorded, register, serving
 from tests.support.pages import Server
 from tests.support.watch import Watch
 
 recorded(HITS, "prefix_cache_off", "0.32.0--g-prefix-caching-off")
 
 
-@told(HITS, "prefix_cache_off", Stage.FIRING)
+@register(HITS, "prefix_cache_off", Stage.FIRING)
 def off_and_prompts_long() -> Watch:
     return serving(80, 3000, 0, configured(enable_prefix_caching="False"))
 
 
-@told(NEAR_MISSES, "prefix_cache_off", Stage.INACTIVE)
+@register(NEAR_MISSES, "prefix_cache_off", Stage.INACTIVE)
 def off_and_prompts_short() -> Watch:
     return serving(80, 90, 0, configured(enable_prefix_caching="False"))
 
 
-@told(NEAR_MISSES, "prefix_cache_off", Stage.INACTIVE)
+@register(NEAR_MISSES, "prefix_cache_off", Stage.INACTIVE)
 def on_and_prompts_long() -> Watch:
     return serving(80, 3000, 0.9)
 
@@ -27,7 +27,7 @@ def on_and_prompts_long() -> Watch:
 recorded(NEAR_MISSES, "prefix_cache_off", "0.32.0--e-shared-prefix", "0.10.2--c-kv-saturation")
 
 
-@told(MISSING, "prefix_cache_off", Stage.UNKNOWN)
+@register(MISSING, "prefix_cache_off", Stage.UNKNOWN)
 def no_configuration() -> Watch:
     return serving(120, 3000, 0, Server(running=1, without=frozenset({"cache_config_info"})))
 
@@ -35,22 +35,22 @@ def no_configuration() -> Watch:
 recorded(HITS, "prefix_cache_ineffective", "0.32.0--f-varying-head")
 
 
-@told(HITS, "prefix_cache_ineffective", Stage.FIRING)
+@register(HITS, "prefix_cache_ineffective", Stage.FIRING)
 def hardly_a_hit() -> Watch:
     return serving(100, 1000, 0.19)
 
 
-@told(NEAR_MISSES, "prefix_cache_ineffective", Stage.INACTIVE)
+@register(NEAR_MISSES, "prefix_cache_ineffective", Stage.INACTIVE)
 def a_fifth_hits() -> Watch:
     return serving(100, 1000, 0.2)
 
 
-@told(NEAR_MISSES, "prefix_cache_ineffective", Stage.INACTIVE)
+@register(NEAR_MISSES, "prefix_cache_ineffective", Stage.INACTIVE)
 def prompts_of_a_few_blocks() -> Watch:
     return serving(300, 60, 0.0, each_second=2)
 
 
-@told(NEAR_MISSES, "prefix_cache_ineffective", Stage.INACTIVE)
+@register(NEAR_MISSES, "prefix_cache_ineffective", Stage.INACTIVE)
 def too_few_requests() -> Watch:
     watch, server = Watch(), Server(usage=0.3, running=2)
     watch.see(server)
@@ -64,7 +64,7 @@ def too_few_requests() -> Watch:
 recorded(NEAR_MISSES, "prefix_cache_ineffective", "0.32.0--e-shared-prefix", "0.32.0--g-prefix-caching-off")
 
 
-@told(MISSING, "prefix_cache_ineffective", Stage.UNKNOWN)
+@register(MISSING, "prefix_cache_ineffective", Stage.UNKNOWN)
 def look_ups_are_not_exposed() -> Watch:
     lacking = frozenset({"prefix_cache_queries", "prefix_cache_hits"})
     return serving(120, 1000, 0, Server(running=1, without=lacking))
@@ -93,34 +93,34 @@ def sessions(
     return watch
 
 
-@told(HITS, "prefix_cache_thrash", Stage.FIRING)
+@register(HITS, "prefix_cache_thrash", Stage.FIRING)
 def more_sessions_than_the_cache_holds_prompts() -> Watch:
     return sessions(0.9, 0.5)
 
 
-@told(HITS, "prefix_cache_thrash", Stage.FIRING)
+@register(HITS, "prefix_cache_thrash", Stage.FIRING)
 def a_prefix_lives_for_less_than_a_minute() -> Watch:
     return sessions(
         0.9, 0.5, running=3, blocks=5000
     )  # 80,000 tokens, 48,000 of them free, 1,000 computed a second
 
 
-@told(HITS, "prefix_cache_thrash", Stage.FIRING)
+@register(HITS, "prefix_cache_thrash", Stage.FIRING)
 def live_requests_leave_no_room_for_prefixes() -> Watch:
     return sessions(0.9, 0.5, running=3, usage=0.9)
 
 
-@told(NEAR_MISSES, "prefix_cache_thrash", Stage.INACTIVE)
+@register(NEAR_MISSES, "prefix_cache_thrash", Stage.INACTIVE)
 def other_prompts_in_a_cache_that_keeps_them_for_long() -> Watch:
     return sessions(0.9, 0.2, running=7, blocks=12_000)
 
 
-@told(NEAR_MISSES, "prefix_cache_thrash", Stage.INACTIVE)
+@register(NEAR_MISSES, "prefix_cache_thrash", Stage.INACTIVE)
 def it_falls_by_a_little_less() -> Watch:
     return sessions(0.9, 0.71)
 
 
-@told(NEAR_MISSES, "prefix_cache_thrash", Stage.INACTIVE)
+@register(NEAR_MISSES, "prefix_cache_thrash", Stage.INACTIVE)
 def it_was_never_high() -> Watch:
     return sessions(0.39, 0.1)
 
@@ -128,13 +128,13 @@ def it_was_never_high() -> Watch:
 recorded(NEAR_MISSES, "prefix_cache_thrash", "0.32.0--e-shared-prefix", "0.32.0--c-kv-saturation")
 
 
-@told(MISSING, "prefix_cache_thrash", Stage.UNKNOWN)
+@register(MISSING, "prefix_cache_thrash", Stage.UNKNOWN)
 def nothing_of_the_prefix_cache_is_exposed() -> Watch:
     lacking = frozenset({"prefix_cache_queries", "prefix_cache_hits"})
     return serving(120, 1000, 0, Server(running=1, without=lacking))
 
 
-@told(HITS, "prefix_cache_ineffective", Stage.FIRING)
+@register(HITS, "prefix_cache_ineffective", Stage.FIRING)
 def blocks_that_are_longer_than_what_is_shared() -> Watch:
     return serving(100, 1500, 0.0, configured(mamba_block_size="1024"))
 

@@ -2,19 +2,19 @@
 
 from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.judgement.policy import Policy
-from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, hungry, recorded, told, working
+from tests.replay.stories.registry import HITS, MISSING, NEAR_MISSES, hungry, recorded, register, working
 from tests.support.pages import Server
 from tests.support.watch import Watch
 
 recorded(HITS, "sequence_limited", "0.32.0--d-queue-no-cache-pressure")
 
 
-@told(HITS, "sequence_limited", Stage.FIRING)
+@register(HITS, "sequence_limited", Stage.FIRING)
 def all_slots_taken() -> Watch:
     return working(70, lambda server, _i: hungry(server, 0.1, 4, 30), policy=Policy(max_num_seqs=4))
 
 
-@told(NEAR_MISSES, "sequence_limited", Stage.INACTIVE)
+@register(NEAR_MISSES, "sequence_limited", Stage.INACTIVE)
 def slots_are_left() -> Watch:
     def each(server: Server, _i: int) -> None:
         hungry(server, 0.1, 3, 30)
@@ -28,7 +28,7 @@ recorded(
 )
 
 
-@told(MISSING, "sequence_limited", Stage.UNKNOWN)
+@register(MISSING, "sequence_limited", Stage.UNKNOWN)
 def running_is_not_exposed() -> Watch:
     lacking = Server(without=frozenset({"num_requests_running"}))
     return working(120, lambda server, _i: hungry(server, 0.1, 4, 30), lacking)
@@ -41,12 +41,12 @@ def behind(server: Server, i: int) -> None:
     server.prompt_tokens += 6000
 
 
-@told(HITS, "prefill_limited", Stage.FIRING)
+@register(HITS, "prefill_limited", Stage.FIRING)
 def prompts_come_faster_than_they_are_computed() -> Watch:
     return working(70, behind)
 
 
-@told(NEAR_MISSES, "prefill_limited", Stage.INACTIVE)
+@register(NEAR_MISSES, "prefill_limited", Stage.INACTIVE)
 def behind_for_half_a_minute() -> Watch:
     def each(server: Server, i: int) -> None:
         if i < 29:
@@ -66,12 +66,12 @@ recorded(
 )
 
 
-@told(MISSING, "prefill_limited", Stage.UNKNOWN)
+@register(MISSING, "prefill_limited", Stage.UNKNOWN)
 def waiting_can_not_be_seen() -> Watch:
     return working(120, behind, Server(without=frozenset({"num_requests_waiting"})))
 
 
-@told(HITS, "requests_deferred", Stage.FIRING)
+@register(HITS, "requests_deferred", Stage.FIRING)
 def most_of_what_waits_is_deferred() -> Watch:
     def each(server: Server, _i: int) -> None:
         hungry(server, 0.1, 4, 8)
@@ -80,7 +80,7 @@ def most_of_what_waits_is_deferred() -> Watch:
     return working(70, each, Server(lora=True))
 
 
-@told(NEAR_MISSES, "requests_deferred", Stage.INACTIVE)
+@register(NEAR_MISSES, "requests_deferred", Stage.INACTIVE)
 def half_of_what_waits_is_deferred() -> Watch:
     def each(server: Server, _i: int) -> None:
         hungry(server, 0.1, 4, 8)
@@ -93,7 +93,7 @@ def half_of_what_waits_is_deferred() -> Watch:
 recorded(NEAR_MISSES, "requests_deferred", "0.32.0--k2-lora")
 
 
-@told(MISSING, "requests_deferred", Stage.UNKNOWN)
+@register(MISSING, "requests_deferred", Stage.UNKNOWN)
 def nothing_of_the_queue_can_be_seen() -> Watch:
     lacking = frozenset({"num_requests_waiting", "num_requests_waiting_by_reason"})
     return working(120, lambda server, _i: hungry(server, 0.1, 4, 8), Server(without=lacking))

@@ -2,12 +2,12 @@
 
 from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.model.outcome import Failure
-from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, recorded, told
+from tests.replay.stories.registry import HITS, MISSING, NEAR_MISSES, recorded, register
 from tests.support.pages import Server
 from tests.support.watch import Watch
 
 
-@told(HITS, "target_down", Stage.FIRING)
+@register(HITS, "target_down", Stage.FIRING)
 def gone_for_half_a_minute() -> Watch:
     watch = Watch()
     watch.see(Server(running=1))
@@ -16,14 +16,14 @@ def gone_for_half_a_minute() -> Watch:
     return watch
 
 
-@told(HITS, "target_down", Stage.INACTIVE)
+@register(HITS, "target_down", Stage.INACTIVE)
 def gone_and_back() -> Watch:
     watch = gone_for_half_a_minute()
     watch.see(Server(running=1))
     return watch
 
 
-@told(HITS, "target_down", Stage.FIRING)
+@register(HITS, "target_down", Stage.FIRING)
 def never_there() -> Watch:
     watch = Watch()
     for _ in range(32):
@@ -35,7 +35,7 @@ recorded(HITS, "target_down", "0.10.2--x-engine-died-while-saturated", "0.32.0--
 recorded(NEAR_MISSES, "target_down", "0.32.0--o-engine-killed")
 
 
-@told(NEAR_MISSES, "target_down", Stage.PENDING)
+@register(NEAR_MISSES, "target_down", Stage.PENDING)
 def gone_for_a_moment_less() -> Watch:
     watch = Watch()
     for _ in range(3):
@@ -45,7 +45,7 @@ def gone_for_a_moment_less() -> Watch:
     return watch
 
 
-@told(MISSING, "target_down", Stage.INACTIVE)
+@register(MISSING, "target_down", Stage.INACTIVE)
 def something_else_answers() -> Watch:
     watch = Watch()
     for _ in range(60):
@@ -56,7 +56,7 @@ def something_else_answers() -> Watch:
 recorded(HITS, "engine_restarted", "0.32.0--i-restart", ends=Stage.FIRING)
 
 
-@told(HITS, "engine_restarted", Stage.INACTIVE)
+@register(HITS, "engine_restarted", Stage.INACTIVE)
 def restarted_a_while_ago() -> Watch:
     watch, server = Watch(), Server(usage=0.99, running=9, waiting=9)
     server.finish(9)
@@ -67,7 +67,7 @@ def restarted_a_while_ago() -> Watch:
     return watch
 
 
-@told(HITS, "engine_restarted", Stage.FIRING)
+@register(HITS, "engine_restarted", Stage.FIRING)
 def counters_fell_together() -> Watch:
     watch, server = Watch(), Server(started=None)
     server.finish(9)
@@ -79,7 +79,7 @@ def counters_fell_together() -> Watch:
 recorded(NEAR_MISSES, "engine_restarted", "0.32.0--p-engine-stalled", "0.32.0--o-engine-killed")
 
 
-@told(NEAR_MISSES, "engine_restarted", Stage.INACTIVE)
+@register(NEAR_MISSES, "engine_restarted", Stage.INACTIVE)
 def an_outage_of_the_same_process() -> Watch:
     watch, server = Watch(), Server(running=1)
     server.finish(9)
@@ -91,7 +91,7 @@ def an_outage_of_the_same_process() -> Watch:
     return watch
 
 
-@told(MISSING, "engine_restarted", Stage.INACTIVE)
+@register(MISSING, "engine_restarted", Stage.INACTIVE)
 def one_counter_fell_and_no_start_time() -> Watch:
     watch, server = Watch(), Server(started=None)
     server.finish(9)
@@ -102,7 +102,7 @@ def one_counter_fell_and_no_start_time() -> Watch:
     return watch
 
 
-@told(HITS, "signals_missing", Stage.FIRING)
+@register(HITS, "signals_missing", Stage.FIRING)
 def waiting_was_renamed() -> Watch:
     watch, server = Watch(), Server(running=1, without=frozenset({"num_requests_waiting"}))
     for _ in range(32):
@@ -111,7 +111,7 @@ def waiting_was_renamed() -> Watch:
     return watch
 
 
-@told(HITS, "signals_missing", Stage.FIRING)
+@register(HITS, "signals_missing", Stage.FIRING)
 def no_vllm_there() -> Watch:
     watch = Watch()
     for _ in range(32):
@@ -119,7 +119,7 @@ def no_vllm_there() -> Watch:
     return watch
 
 
-@told(NEAR_MISSES, "signals_missing", Stage.INACTIVE)
+@register(NEAR_MISSES, "signals_missing", Stage.INACTIVE)
 def missing_for_a_moment() -> Watch:
     watch, server = Watch(), Server(running=1)
     for i in range(80):
@@ -129,7 +129,7 @@ def missing_for_a_moment() -> Watch:
     return watch
 
 
-@told(NEAR_MISSES, "signals_missing", Stage.INACTIVE)
+@register(NEAR_MISSES, "signals_missing", Stage.INACTIVE)
 def not_asked_for_anything_yet() -> Watch:
     gauges = frozenset({"num_requests_waiting", "num_requests_running", "kv_cache_usage_perc"})
     watch, server = Watch(), Server(without=gauges)
@@ -143,7 +143,7 @@ recorded(
 )
 
 
-@told(MISSING, "signals_missing", Stage.UNKNOWN)
+@register(MISSING, "signals_missing", Stage.UNKNOWN)
 def nobody_answers() -> Watch:
     watch = Watch()
     watch.see(Server(running=1))
@@ -162,17 +162,17 @@ def never(kind: Failure, seconds: int) -> Watch:
     return watch
 
 
-@told(HITS, "startup_kv_failure", Stage.FIRING)
+@register(HITS, "startup_kv_failure", Stage.FIRING)
 def refused_for_a_quarter_of_an_hour() -> Watch:
     return never(Failure.REFUSED, 902)
 
 
-@told(NEAR_MISSES, "startup_kv_failure", Stage.PENDING)
+@register(NEAR_MISSES, "startup_kv_failure", Stage.PENDING)
 def still_loading() -> Watch:
     return never(Failure.REFUSED, 890)
 
 
-@told(NEAR_MISSES, "startup_kv_failure", Stage.INACTIVE)
+@register(NEAR_MISSES, "startup_kv_failure", Stage.INACTIVE)
 def it_was_up_before() -> Watch:
     watch = Watch()
     watch.see(Server(running=1))
@@ -181,7 +181,7 @@ def it_was_up_before() -> Watch:
     return watch
 
 
-@told(MISSING, "startup_kv_failure", Stage.INACTIVE)
+@register(MISSING, "startup_kv_failure", Stage.INACTIVE)
 def there_is_no_such_host() -> Watch:
     return never(Failure.DNS, 1000)
 

@@ -2,7 +2,7 @@
 
 from kvwatch.core.judgement.lifecycle import Stage
 from tests.replay.stories.latency import late, served_well_before
-from tests.replay.stories.telling import HITS, MISSING, NEAR_MISSES, recorded, told
+from tests.replay.stories.registry import HITS, MISSING, NEAR_MISSES, recorded, register
 from tests.support.pages import Server
 from tests.support.watch import WALL, Watch
 
@@ -28,27 +28,27 @@ recorded(
 )
 
 
-@told(HITS, "cold_start", Stage.FIRING)
+@register(HITS, "cold_start", Stage.FIRING)
 def the_first_request_compiles() -> Watch:
     return started(89, 0.2, requests=1)
 
 
-@told(HITS, "cold_start", Stage.FIRING)
+@register(HITS, "cold_start", Stage.FIRING)
 def the_first_request_of_a_server_that_nobody_asked_for_an_hour() -> Watch:
     return started(20, 0.2, requests=1, age=3600)
 
 
-@told(NEAR_MISSES, "cold_start", Stage.INACTIVE)
+@register(NEAR_MISSES, "cold_start", Stage.INACTIVE)
 def the_first_is_slow_and_so_are_the_others() -> Watch:
     return started(9, 4)
 
 
-@told(NEAR_MISSES, "cold_start", Stage.INACTIVE)
+@register(NEAR_MISSES, "cold_start", Stage.INACTIVE)
 def the_first_are_fast_and_others_slow() -> Watch:
     return started(0.1, 4, requests=10)
 
 
-@told(NEAR_MISSES, "cold_start", Stage.INACTIVE)
+@register(NEAR_MISSES, "cold_start", Stage.INACTIVE)
 def a_slow_one_of_an_old_server() -> Watch:
     watch, server = served_well_before()
     server.finish(5, ttft=30)
@@ -60,7 +60,7 @@ recorded(
 )
 
 
-@told(MISSING, "cold_start", Stage.UNKNOWN)
+@register(MISSING, "cold_start", Stage.UNKNOWN)
 def nothing_says_when_it_started() -> Watch:
     watch, server = Watch(), Server(started=None, running=1)
     watch.see(server)

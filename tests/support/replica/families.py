@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-CAPTURE = Path(__file__).parents[1] / "captures" / "vllm-0.32.0" / "c-kv-saturation.jsonl.gz"
+CAPTURE = Path(__file__).parents[2] / "captures" / "vllm-0.32.0" / "c-kv-saturation.jsonl.gz"
 W = TypeVar("W", bound=MetricWrapperBase)
 _ENGINE = "engine"
 #: What the client library and the instrumentator expose by themselves, in the replica as in vLLM.

@@ -17,7 +17,7 @@ import httpx
 from tests.support.stack import answers
 from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
-"""The symptom table: one row each, in the room where its judge lives.
+"""The symptom table: one row per symptom, in the module of its judge.
 
-A judge looks at one engine (or one target) at one instant and gives a verdict: clear, active or unknown, with
-the numbers it judged. It holds no state: how long a verdict must last is the row's `for_s` and `keep_s`, and
-`lifecycle.py` does the waiting. "More than half of a minute" is inside the verdict where the window is.
+A judge looks at one engine or target at one instant and returns a verdict (clear, active or unknown) with the numbers
+behind it. It keeps no state: `lifecycle.py` waits for the row's `for_s` and `keep_s`. Conditions such as "more than
+half of a minute" are part of the verdict, because the windows are in the view.
 
-Adding a symptom is one row in the room that it belongs to, and one replay in the tests: a hit, a near miss, a
-missing signal.
+A new symptom needs one row in the module where it belongs, and its stories in `tests/replay/stories`: a hit, a near
+miss, a missing signal.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ from kvwatch.core.judgement.symptoms import (
 )
 from kvwatch.core.judgement.symptoms.row import (
     Action,
-    EngineView,
     Evidence,
     Judgement,
-    Restart,
+    Runbook,
     Scope,
     Severity,
     Symptom,
-    TargetView,
     Verdict,
 )
+from kvwatch.core.judgement.symptoms.views import EngineView, Restart, TargetView
 from kvwatch.core.judgement.thresholds import (
     DERIVED_THRESHOLDS,
     REGIME_THRESHOLDS,
@@ -54,6 +53,7 @@ __all__ = [
     "Evidence",
     "Judgement",
     "Restart",
+    "Runbook",
     "Scope",
     "Severity",
     "Symptom",
@@ -62,23 +62,10 @@ __all__ = [
     "limits_of",
 ]
 
-SYMPTOMS: tuple[Symptom, ...] = (
-    *server.ROWS,
-    *stalls.ROWS,
-    *thrashing.ROWS,
-    *cache.ROWS,
-    *lengths.ROWS,
-    *queue.ROWS,
-    *latency.ROWS,
-    *warmup.ROWS,
-    *prefix.ROWS,
-    *load.ROWS,
-    *hardware.ROWS,
-)
-
+_MODULES = (server, stalls, thrashing, cache, lengths, queue, latency, warmup, prefix, load, hardware)
+SYMPTOMS: tuple[Symptom, ...] = tuple(row for module in _MODULES for row in module.ROWS)
 BY_ID: Mapping[str, Symptom] = {row.id: row for row in SYMPTOMS}
 
-#: Every threshold there is, for settings, help and `--threshold`.
 THRESHOLDS: tuple[Threshold, ...] = (
     *REGIME_THRESHOLDS,
     *DERIVED_THRESHOLDS,
@@ -87,12 +74,13 @@ THRESHOLDS: tuple[Threshold, ...] = (
         Threshold(f"{row.id}.{what}", value, "seconds", text, high=86_400)
         for row in SYMPTOMS
         for what, value, text in (
-            ("for", row.for_s, f"How long {row.id} must hold before it fires."),
-            ("keep", row.keep_s, f"How long {row.id} must be clear before it is over."),
+            ("for", row.for_s, f"The condition of {row.id} must last this long before it fires."),
+            ("keep", row.keep_s, f"The condition of {row.id} must be clear this long before it resolves."),
         )
     ),
-    *(threshold for row in SYMPTOMS for threshold in row.thresholds),
+    *(threshold for row in SYMPTOMS for threshold in row.named_thresholds()),
 )
+"""Every threshold, for settings, help and `--threshold`."""
 
 
 def limits_of(overrides: Mapping[str, float]) -> Limits:

@@ -1,6 +1,6 @@
-"""Actions that several symptoms share, so that the same advice has the same words.
+"""Actions that several symptoms share, so that the same advice has the same words everywhere.
 
-Their order, where several apply, is the order in which to tune: length, concurrency, cache precision, reuse.
+A row lists them in the order to tune: length, concurrency, cache precision, prefix reuse.
 """
 
 from __future__ import annotations
@@ -21,33 +21,38 @@ def _caching_may_be_off(config: CacheConfig) -> bool:
     return config.enable_prefix_caching is not True
 
 
-LENGTH = Action(
-    "limit lengths to what the service really serves, not the model's maximum: lower --max-model-len, and max_tokens"
-    " in the requests",
-    "--max-model-len",
+CAP_OUTPUTS = Action(
+    "Cap max_tokens in the requests or at the gateway, if outputs run long. Do not lower --max-model-len for this: it"
+    " frees no blocks and rejects longer requests with 400."
 )
-SHORTER = Action("shorten prompts: fewer or smaller documents, less history, shorter tool descriptions")
+SHORTER = Action("Shorten prompts: fewer or smaller documents, less history, shorter tool descriptions.")
 MORE_KV = Action(
-    "give the cache more memory, if the GPU has some to spare: raise --gpu-memory-utilization in small steps",
+    "Raise --gpu-memory-utilization by 0.01 to 0.02, to at most 0.95, if the GPU has free memory. Too high a value"
+    " fails at start-up or under load with CUDA OOM (needs a restart).",
     "--gpu-memory-utilization",
-    given=_memory_to_spare,
+    applies=_memory_to_spare,
 )
 FEWER = Action(
-    "lower --max-num-seqs to what fits the cache (requests_that_fit in the evidence)", "--max-num-seqs"
+    "Lower --max-num-seqs stepwise, below the number that ran. At full length the cache holds its capacity / (p95"
+    " prompt + p95 output tokens). More requests then queue instead of being preempted (needs a restart).",
+    "--max-num-seqs",
 )
 FP8 = Action(
-    "halve the bytes per token with --kv-cache-dtype fp8, after checking that GPU and attention backend support it,"
-    " that the scales are right, and that answers on long contexts stay good",
+    "Set --kv-cache-dtype fp8: about half the bytes per token. First check that GPU and attention backend support it,"
+    " that the scales are right, and that answers on long contexts stay good (needs a restart).",
     "--kv-cache-dtype",
-    given=_full_precision,
+    applies=_full_precision,
 )
-REPLICA = Action("add a replica, or route long requests to a server of their own")
-SHARE = Action("share prefixes between requests: fixed text first, variable values last")
+REPLICA = Action("Add a replica, or route long requests to a server of their own.")
+SHARE = Action("Make prompts share prefixes: fixed text first, variable values last.")
 ENABLE_PREFIX_CACHING = Action(
-    "enable prefix caching: --enable-prefix-caching", "--enable-prefix-caching", given=_caching_may_be_off
+    "Enable prefix caching: --enable-prefix-caching (needs a restart).",
+    "--enable-prefix-caching",
+    applies=_caching_may_be_off,
 )
 OFFLOAD = Action(
-    "offload what is evicted to host memory: --kv-offloading-size (GiB), where the reuse is worth its transfer time",
+    "Keep evicted prefixes in host memory: --kv-offloading-size (GiB), if their reuse is worth the transfer time. It"
+    " adds no room for running requests (needs a restart).",
     "--kv-offloading-size",
     ("v1",),
     feature="preempted lookups excluded",  # 0.11.1+, as the option

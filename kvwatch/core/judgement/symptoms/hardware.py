@@ -1,4 +1,4 @@
-"""Symptoms of the hardware under a server."""
+"""The GPU under a server."""
 
 from __future__ import annotations
 
@@ -6,100 +6,92 @@ from typing import Any
 
 from kvwatch.core.history.integrals import RUNNING, WAITING
 from kvwatch.core.judgement.derive import FIVE_MINUTES
-from kvwatch.core.judgement.symptoms.evidence_tools import clear, engines_lack, judge_if, mean_usage, unknown
-from kvwatch.core.judgement.symptoms.row import (
-    Action,
-    Judgement,
-    Scope,
-    Severity,
-    Symptom,
-    TargetView,
-    Verdict,
-)
-from kvwatch.core.judgement.thresholds import Threshold
-from kvwatch.core.model.gpu import NoActivity
+from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Scope, Severity, Symptom
+from kvwatch.core.judgement.symptoms.views import TargetView, engines_missing
+from kvwatch.core.judgement.thresholds import share
+from kvwatch.core.model.gpu import UnknownActivity
 from kvwatch.core.model.signals import CORE
 
 
 def _gpu_underused(view: TargetView) -> Judgement:
     if not view.engines:
-        return unknown("no engine is scraped")
-    if reason := engines_lack(view.engines, *CORE):
-        return unknown(reason)
-    limits = view.limits
-    window = FIVE_MINUTES
-    engines = view.engines.values()
-    busy = max(engine.spent(window)[RUNNING] for engine in engines)
-    usage = max(mean_usage(engine, window) for engine in engines)
-    waited = max(engine.spent(window)[WAITING] for engine in engines)
+        return Judgement.unknown("no engine is scraped")
+    if reason := engines_missing(view.engines, *CORE):
+        return Judgement.unknown(reason)
+    window, engines = FIVE_MINUTES, view.engines.values()
+    low_usage, low_activity = view.limits["gpu_underused.usage"], view.limits["gpu_underused.active"]
+    traffic = view.limits["gpu_underused.traffic"] * window
+    busy = max(engine.seconds_by(window)[RUNNING] for engine in engines)
+    usage = max(engine.mean_usage(window) for engine in engines)
     evidence: dict[str, Any] = {
         "kv_cache_usage_mean_ratio": usage,
         "running_seconds": busy,
-        "waiting_seconds": waited,
+        "waiting_seconds": max(engine.seconds_by(window)[WAITING] for engine in engines),
         "window_seconds": window,
-        "threshold_usage_ratio": limits["gpu_underused.usage"],
-        "threshold_active_ratio": limits["gpu_underused.active"],
-        "threshold_running_seconds": limits["gpu_underused.traffic"] * window,
+        "threshold_usage_ratio": low_usage,
+        "threshold_active_ratio": low_activity,
+        "threshold_running_seconds": traffic,
     }
-    if busy < limits["gpu_underused.traffic"] * window or usage >= limits["gpu_underused.usage"]:
-        return clear(**evidence)
-    active = view.gpu.active(view.now, window)
-    if isinstance(active, NoActivity):
-        return Judgement(Verdict.UNKNOWN, evidence, active.reason)
+    if busy < traffic or usage >= low_usage:
+        return Judgement.clear(**evidence)
+    active = view.gpu.activity(view.now, window)
+    if isinstance(active, UnknownActivity):
+        return Judgement.unknown(active.reason, evidence)
     evidence |= {
         "gpu_active_ratio": active.mean,
         "busiest_gpu_active_ratio": active.highest,
-        "gpu_active_is": "at most that (utilisation)"
+        "gpu_active_is": "an upper bound (GPU utilization)"
         if active.upper_bound
         else "measured (SM and DRAM activity)",
     }
-    if active.upper_bound and active.mean >= limits["gpu_underused.active"]:
-        return Judgement(
-            Verdict.UNKNOWN,
-            evidence,
-            "GPU utilisation alone proves nothing when it is high: have the DCGM exporter collect"
+    if active.upper_bound and active.mean >= low_activity:
+        return Judgement.unknown(
+            "high GPU utilization proves nothing by itself: let the DCGM exporter collect"
             " DCGM_FI_PROF_SM_ACTIVE",
+            evidence,
         )
-    return judge_if(active.mean < limits["gpu_underused.active"], evidence)
+    return Judgement.active_if(active.mean < low_activity, evidence)
 
 
 ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="gpu_underused",
-        title="The GPU has little to do while requests run",
-        when="over 5 min of traffic KV usage < {usage} and GPU activity < {active}",
+        title="GPU underused while requests run",
+        when="over 5 min with requests running ≥ {traffic} of the time, KV usage < {usage} and GPU activity <"
+        " {active}",
         severity=Severity.INFO,
         scope=Scope.TARGET,
-        for_s=0,
         keep_s=300,
         judge=_gpu_underused,
         thresholds=(
-            Threshold("gpu_underused.usage", 0.3, "ratio", "Mean KV usage over 5 min, below.", high=1),
-            Threshold("gpu_underused.active", 0.4, "ratio", "Mean GPU activity over 5 min, below.", high=1),
-            Threshold(
-                "gpu_underused.traffic",
-                0.8,
-                "ratio",
-                "Share of 5 min in which something runs, at least.",
-                high=1,
-            ),
+            share("usage", 0.3, "Fires below this mean KV usage over 5 min."),
+            share("active", 0.4, "Fires below this mean GPU activity over 5 min."),
+            share("traffic", 0.8, "Fires only if requests run for this share of 5 min."),
         ),
-        meaning="Both cache and GPU have room over minutes of traffic: the batch is small. Nothing is wrong for"
-        " users; it is paid for and not used.",
+        meaning="Cache and GPU have room over minutes of traffic: the batch is small. Users notice nothing, but the"
+        " hardware is paid for and not used.",
         causes=(
-            "too few requests at once for this GPU",
-            "a low --max-num-seqs or --max-num-batched-tokens, if requests wait (waiting_seconds)",
-            "time between the steps: tokenising, images, grammars, a slow processor",
+            "Too few requests at once for this GPU",
+            "A low --max-num-seqs or --max-num-batched-tokens, if requests wait (waiting_seconds)",
+            "Time between steps: tokenizing, images, grammars, a slow CPU",
         ),
         actions=(
             Action(
-                "if requests wait: raise --max-num-seqs stepwise, and watch inter-token latency",
+                "If requests wait: raise --max-num-seqs stepwise and watch inter-token latency (needs a restart).",
                 "--max-num-seqs",
             ),
-            Action("if long prompts wait: raise --max-num-batched-tokens", "--max-num-batched-tokens"),
-            Action("if none waits: send it more, or serve the same from fewer replicas"),
+            Action(
+                "If long prompts wait: raise --max-num-batched-tokens (needs a restart).",
+                "--max-num-batched-tokens",
+            ),
+            Action("If no request waits: send more load, or serve the same load from fewer replicas."),
         ),
-        origin="the tuning advice of vLLM's documentation; activity by SM_ACTIVE and DRAM_ACTIVE because"
-        " utilisation is 100 % for any kernel (NVIDIA/DCGM #80)",
+        runbook=Runbook(
+            "None for users. Hardware is paid for and not used.",
+            ("gpu", "usage", "running", "waiting"),
+            "the GPU is busier at the same or a higher load, or fewer replicas serve the same load",
+        ),
+        origin="the tuning advice of vLLM's documentation; SM_ACTIVE and DRAM_ACTIVE as activity because utilization"
+        " is 100 % for any kernel (NVIDIA/DCGM #80)",
     ),
 )

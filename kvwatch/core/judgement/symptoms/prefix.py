@@ -1,4 +1,4 @@
-"""Symptoms of prefix caching."""
+"""Prefix caching: off, without hits, or evicted too soon."""
 
 from __future__ import annotations
 
@@ -6,52 +6,37 @@ from collections.abc import Sequence
 
 from kvwatch.core.history.window import Minute, Sample, covered, increase
 from kvwatch.core.judgement.derive import FIVE_MINUTES, TWO_MINUTES
-from kvwatch.core.judgement.percentiles import labelled
-from kvwatch.core.judgement.symptoms.actions import ENABLE_PREFIX_CACHING, FP8, LENGTH, MORE_KV, OFFLOAD
-from kvwatch.core.judgement.symptoms.evidence_tools import (
-    clear,
-    judge_if,
-    minutes_before,
-    missing_signals,
-    unknown,
-)
-from kvwatch.core.judgement.symptoms.row import (
-    Action,
-    EngineView,
-    Judgement,
-    Scope,
-    Severity,
-    Symptom,
-    Verdict,
-)
-from kvwatch.core.judgement.thresholds import Threshold
+from kvwatch.core.judgement.percentiles import percentile_name
+from kvwatch.core.judgement.symptoms.actions import CAP_OUTPUTS, ENABLE_PREFIX_CACHING, FP8, MORE_KV, OFFLOAD
+from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Severity, Symptom
+from kvwatch.core.judgement.symptoms.views import EngineView, requires
+from kvwatch.core.judgement.thresholds import Threshold, multiple, seconds, share
 
-#: Prefixes are found in whole units of so many tokens; from here on that is more than many have in common.
+_LOOKUPS = ("prefix_cache_queried_tokens_total", "prefix_cache_hit_tokens_total")
+_RATIO = "prefix_cache_hit_ratio"
 COARSE_UNIT = 256.0
+"""vLLM matches prefixes in whole units of tokens. Units from this size are longer than what many prompts share."""
 
 
 def _mean_prompt(rows: Sequence[Sample | Minute]) -> tuple[float | None, float]:
-    """Mean prompt length in tokens and the number of requests it is of."""
+    """Mean prompt length in tokens, and the number of requests behind it."""
     count = increase(rows, "request_prompt_tokens") or 0.0
     total = increase(rows, "request_prompt_tokens/sum")
     return (total / count if total is not None and count else None), count
 
 
+@requires()
 def _prefix_cache_ineffective(view: EngineView) -> Judgement:
-    if reason := missing_signals(view):
-        return unknown(reason)
     if view.snapshot.config.enable_prefix_caching is False:
-        return clear(prefix_caching="off")
-    if reason := missing_signals(view, "prefix_cache_queried_tokens_total", "prefix_cache_hit_tokens_total"):
-        return unknown(reason)
-    rows = view.samples(FIVE_MINUTES)
-    queried = increase(rows, "prefix_cache_queried_tokens_total") or 0.0
-    limits = view.limits
-    unit = view.snapshot.config.prefix_unit
+        return Judgement.clear(prefix_caching="off")
+    if reason := view.missing(*_LOOKUPS):
+        return Judgement.unknown(reason)
+    rows, limits = view.samples(FIVE_MINUTES), view.limits
+    queried = increase(rows, _LOOKUPS[0]) or 0.0
+    unit, ratio = view.snapshot.config.prefix_unit, view.derived.get(_RATIO)
     mean, requests = _mean_prompt(rows)
-    ratio = view.derived.get("prefix_cache_hit_ratio")
     evidence = {
-        "prefix_cache_hit_ratio": ratio,
+        _RATIO: ratio,
         "queried_tokens": queried,
         "window_seconds": FIVE_MINUTES,
         "mean_prompt_tokens": mean,
@@ -60,37 +45,41 @@ def _prefix_cache_ineffective(view: EngineView) -> Judgement:
         "threshold_hit_ratio": limits["prefix_cache_ineffective.hit_ratio"],
         "threshold_queried_tokens": limits["prefix_cache_ineffective.queried_tokens"],
     }
-    if queried < limits["prefix_cache_ineffective.queried_tokens"]:
-        return clear(**evidence)  # too little was looked up to say anything
-    if requests < limits["prefix_cache_ineffective.requests"] or mean is None:
-        return clear(**evidence)
-    if "prefix_cache_hit_ratio" in view.derived.untrusted:
-        return Judgement(Verdict.UNKNOWN, evidence, view.derived.untrusted["prefix_cache_hit_ratio"])
+    too_few = (
+        queried < limits["prefix_cache_ineffective.queried_tokens"]
+        or requests < limits["prefix_cache_ineffective.requests"]
+    )
+    if too_few or mean is None:
+        return Judgement.clear(**evidence)
+    if _RATIO in view.derived.untrusted:
+        return Judgement.unknown(view.derived.untrusted[_RATIO], evidence)
     coarse = unit is not None and unit >= COARSE_UNIT and mean >= COARSE_UNIT
     if unit is not None and mean < limits["prefix_cache_ineffective.blocks"] * unit and not coarse:
-        return clear(**evidence)  # prompts of a block or two have little to share
-    return judge_if(ratio is not None and ratio < limits["prefix_cache_ineffective.hit_ratio"], evidence)
+        return Judgement.clear(**evidence)  # prompts of a block or two have little to share
+    low = ratio is not None and ratio < limits["prefix_cache_ineffective.hit_ratio"]
+    return Judgement.active_if(low, evidence)
 
 
+@requires("cache_config")
 def _prefix_cache_off(view: EngineView) -> Judgement:
-    if reason := missing_signals(view, "cache_config"):
-        return unknown(reason)
     enabled = view.snapshot.config.enable_prefix_caching
     if enabled:
-        return clear(prefix_caching="on")
+        return Judgement.clear(prefix_caching="on")
     if enabled is None:
-        return unknown("vLLM's cache configuration does not say whether prefix caching is on")
-    if reason := missing_signals(view, "request_prompt_tokens"):
-        return unknown(reason)
-    name = labelled("request_prompt_tokens_percentile", 0.5)
-    median, mark = view.derived.get(name), view.limits["prefix_cache_off.prompt_tokens"]
-    evidence = {"prefix_caching": "off", name: median, "threshold_prompt_tokens": mark}
-    return judge_if(median is not None and median >= mark, evidence)
+        return Judgement.unknown("vLLM's cache configuration does not show whether prefix caching is on")
+    if reason := view.missing("request_prompt_tokens"):
+        return Judgement.unknown(reason)
+    name = percentile_name("request_prompt_tokens_percentile", 0.5)
+    median, threshold = view.derived.get(name), view.limits["prefix_cache_off.prompt_tokens"]
+    evidence = {"prefix_caching": "off", name: median, "threshold_prompt_tokens": threshold}
+    return Judgement.active_if(median is not None and median >= threshold, evidence)
 
 
 def _prefix_lifetime(view: EngineView, rows: Sequence[Sample], computed: float) -> float | None:
-    """Seconds until a prefix that nobody uses is evicted: what live requests leave of the cache, by the prompt tokens
-    that are computed, and so cached, in a second. None if that can't be told."""
+    """Seconds until an unused prefix is evicted; None if unknown.
+
+    It is the cache that live requests leave free, divided by the prompt tokens computed (and so cached) per second.
+    """
     capacity, watched = view.derived.get("kv_cache_capacity_tokens"), covered(rows)
     usages = [row.usage for row in rows if row.usage is not None]
     if capacity is None or watched <= 0 or computed < 1 or not usages:
@@ -98,25 +87,21 @@ def _prefix_lifetime(view: EngineView, rows: Sequence[Sample], computed: float) 
     return capacity * (1 - sum(usages) / len(usages)) / (computed / watched)
 
 
+@requires()
 def _prefix_cache_thrash(view: EngineView) -> Judgement:
-    if reason := missing_signals(view):
-        return unknown(reason)
     if view.snapshot.config.enable_prefix_caching is False:
-        return clear(prefix_caching="off")
-    names = ("prefix_cache_queried_tokens_total", "prefix_cache_hit_tokens_total")
-    if reason := missing_signals(view, *names):
-        return unknown(reason)
+        return Judgement.clear(prefix_caching="off")
+    if reason := view.missing(*_LOOKUPS):
+        return Judgement.unknown(reason)
     limits = view.limits
-    rows, earlier = view.samples(TWO_MINUTES), minutes_before(view, TWO_MINUTES)
-    queried, hits = (increase(earlier, name) or 0.0 for name in names)
-    usual = hits / queried if queried >= limits["prefix_cache_thrash.queried_tokens"] else None
-    recent, found = (increase(rows, name) or 0.0 for name in names)
-    ratio = found / recent if recent >= limits["prefix_cache_thrash.queried_tokens"] else None
-    mean, _ = _mean_prompt(rows)
-    lifetime = _prefix_lifetime(view, rows, recent - found)
-    usual_mean, _ = _mean_prompt(earlier)
-    longer = limits["prefix_cache_thrash.longer"]
-    alike = not mean or not usual_mean or usual_mean / longer <= mean <= longer * usual_mean
+    rows, earlier = view.samples(TWO_MINUTES), view.minutes_before(TWO_MINUTES)
+    enough = limits["prefix_cache_thrash.queried_tokens"]
+    queried_before, hits_before = (increase(earlier, name) or 0.0 for name in _LOOKUPS)
+    usual = hits_before / queried_before if queried_before >= enough else None
+    queried, hits = (increase(rows, name) or 0.0 for name in _LOOKUPS)
+    ratio = hits / queried if queried >= enough else None
+    (mean, _), (usual_mean, _) = _mean_prompt(rows), _mean_prompt(earlier)
+    lifetime = _prefix_lifetime(view, rows, queried - hits)
     capacity = view.derived.get("kv_cache_capacity_tokens")
     fit = capacity / mean if capacity is not None and mean else None
     sessions = max((row.running or 0.0) + (row.waiting or 0.0) for row in view.samples(FIVE_MINUTES))
@@ -124,7 +109,7 @@ def _prefix_cache_thrash(view: EngineView) -> Judgement:
     evidence = {
         "hit_ratio": ratio,
         "usual_hit_ratio": usual,
-        "queried_tokens": recent,
+        "queried_tokens": queried,
         "window_seconds": TWO_MINUTES,
         "mean_prompt_tokens": mean,
         "usual_mean_prompt_tokens": usual_mean,
@@ -138,152 +123,141 @@ def _prefix_cache_thrash(view: EngineView) -> Judgement:
         "threshold_lifetime_seconds": limits["prefix_cache_thrash.lifetime"],
     }
     if ratio is None or usual is None:
-        return clear(**evidence)  # too little was looked up, now or before, to tell a fall
-    if "prefix_cache_hit_ratio" in view.derived.untrusted:
-        return Judgement(Verdict.UNKNOWN, evidence, view.derived.untrusted["prefix_cache_hit_ratio"])
+        return Judgement.clear(**evidence)  # too few look-ups, now or before, to see a fall
+    if _RATIO in view.derived.untrusted:
+        return Judgement.unknown(view.derived.untrusted[_RATIO], evidence)
     fell = (
         usual >= limits["prefix_cache_thrash.usual"] and usual - ratio >= limits["prefix_cache_thrash.fall"]
     )
+    longer = limits["prefix_cache_thrash.longer"]
+    alike = not mean or not usual_mean or usual_mean / longer <= mean <= longer * usual_mean
     full = occupancy is not None and occupancy >= limits["prefix_cache_thrash.occupancy"]
     crowded = fit is not None and fit < sessions
     brief = lifetime is not None and lifetime <= limits["prefix_cache_thrash.lifetime"]
-    return judge_if(fell and alike and (full or crowded or brief), evidence)
+    return Judgement.active_if(fell and alike and (full or crowded or brief), evidence)
 
 
 ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="prefix_cache_off",
-        title="Prefix caching is off and prompts are long",
-        when="caching off and median prompt over 1 h ≥ {prompt_tokens} tokens",
+        title="Prefix caching is off for long prompts",
+        when="prefix caching off and median prompt over 1 h ≥ {prompt_tokens} tokens",
         severity=Severity.INFO,
-        scope=Scope.ENGINE,
         for_s=30,
-        keep_s=60,
         judge=_prefix_cache_off,
-        thresholds=(Threshold("prefix_cache_off.prompt_tokens", 1000, "tokens", "Median prompt over 1 h."),),
-        meaning="Each prompt is computed whole. Where prompts share a beginning, that is wasted prefill.",
-        causes=("it was switched off", "v0 engine: it is off unless asked for"),
+        thresholds=(Threshold("prompt_tokens", 1000, "tokens", "Fires from this median prompt over 1 h."),),
+        meaning="Each prompt is computed whole. For prompts that begin alike this is wasted prefill.",
+        causes=(
+            "It was switched off",
+            "The default is off: for the v0 engine, and for hybrid models before vLLM 0.28",
+        ),
         actions=(
             ENABLE_PREFIX_CACHING,
-            Action("then look at the hit ratio: it only helps prompts that begin alike"),
+            Action("Then watch the hit ratio: caching helps only prompts that begin alike."),
+        ),
+        runbook=Runbook(
+            "First tokens may come later than needed, and prefill takes GPU time from other requests.",
+            ("config", "prompts", "prefill"),
+            "tokens are looked up and found in the prefix cache",
         ),
         origin="vLLM's documentation of automatic prefix caching",
     ),
     Symptom(
         id="prefix_cache_thrash",
-        title="Prefixes are gone before they are used again",
-        when="hit ratio over 2 min ≥ {fall} below what it was (≥ {usual}) for prompts as long as before, while a"
-        " prefix lives ≤ {lifetime} in the cache, or fewer prompts fit than there are requests at once, or usage ≥"
-        " {occupancy} at its 90th percentile",
+        title="Prefixes are evicted before they are reused",
+        when="hit ratio over 2 min ≥ {fall} below its former value (≥ {usual}) for prompts as long as before, and a"
+        " prefix lives ≤ {lifetime}, or fewer prompts fit than requests are in the engine, or usage p90 ≥"
+        " {occupancy}",
         severity=Severity.WARNING,
-        scope=Scope.ENGINE,
         for_s=30,
         keep_s=120,
         judge=_prefix_cache_thrash,
         thresholds=(
+            share("usual", 0.4, "A fall counts only from this hit ratio of the hour before."),
+            share("fall", 0.2, "Fires from this fall of the hit ratio."),
             Threshold(
-                "prefix_cache_thrash.usual",
-                0.4,
-                "ratio",
-                "Hit ratio within the hour before, at least.",
-                high=1,
+                "queried_tokens", 10_000, "tokens", "Ignored with fewer looked-up tokens in 2 min, or before."
             ),
-            Threshold(
-                "prefix_cache_thrash.fall", 0.2, "ratio", "Fall of the hit ratio from that, at least.", high=1
-            ),
-            Threshold(
-                "prefix_cache_thrash.queried_tokens",
-                10_000,
-                "tokens",
-                "Looked up in 2 min, and before, at least.",
-            ),
-            Threshold(
-                "prefix_cache_thrash.longer",
+            multiple(
+                "longer",
                 1.5,
-                "ratio",
-                "Mean prompt, in those of the hour before, at most, and no shorter: else it is another load, which"
-                " has not been cached yet.",
+                "Ignored if the mean prompt changed by more than this factor: a new load is not cached.",
                 low=1,
-                high=1000,
             ),
-            Threshold(
-                "prefix_cache_thrash.lifetime",
-                60,
-                "seconds",
-                "Time that a prefix which nobody uses lives in the cache, at most.",
-            ),
-            Threshold(
-                "prefix_cache_thrash.occupancy",
-                0.8,
-                "ratio",
-                "90th percentile of KV usage from which live requests leave no room for prefixes.",
-                high=1,
+            seconds("lifetime", 60, "Fires up to this lifetime of an unused prefix in the cache."),
+            share(
+                "occupancy", 0.8, "Or from this p90 of KV usage: live requests leave no room for prefixes."
             ),
         ),
-        meaning="The hit ratio fell from what it was, for prompts as long as before: a conversation's own beginning"
-        " is gone when it comes back, and its next turn is computed whole. KV usage does not show it, since cached"
-        " prefixes count as free; nor does a hit ratio since the server's start.",
+        meaning="The hit ratio fell for prompts as long as before. The beginning of a conversation is evicted before"
+        " its next turn, which is then computed whole. KV usage does not show it, because cached prefixes count as"
+        " free; nor does a hit ratio since the server's start.",
         causes=(
-            (
-                "more conversations than the cache holds (prefix_lifetime_seconds is shorter than the time between"
-                " turns)"
-            ),
-            "the template changed, and something at its head now differs from prompt to prompt",
-            "conversations are spread over servers, each of which then holds a part of all",
+            "More conversations than the cache holds (prefix_lifetime_seconds is below the time between turns)",
+            "The template changed, and something at its head now differs from prompt to prompt",
+            "Conversations are spread over servers, and each server holds only a part of them",
         ),
         actions=(
-            LENGTH,
-            Action("see whether the prompt template was changed when the ratio fell: if so, begin there"),
-            Action("lower the number of conversations at once towards prompts_that_fit, or add a replica"),
+            CAP_OUTPUTS,
+            Action("Check whether the prompt template changed when the ratio fell. If so, begin there."),
+            Action(
+                "Lower the number of concurrent conversations towards prompts_that_fit, or add a replica."
+            ),
             FP8,
-            Action("send each conversation to the server that has its beginning (sticky routing)"),
+            Action("Send each conversation to the server that has its beginning (sticky routing)."),
             MORE_KV,
             OFFLOAD,
         ),
+        runbook=Runbook(
+            "Each turn of a conversation waits until its whole history is recomputed.",
+            ("hits", "trusted", "usage", "capacity", "prompts", "prefill"),
+            "the hit ratio is back where it was, for prompts as long as before",
+        ),
         explains=("prefix_cache_ineffective", "shared_prefix_slow", "ttft_high"),
-        origin="a public report on voice agents: pool tokens / prompt tokens below the sessions at once; a"
+        origin="a public report on voice agents: pool tokens / prompt tokens below the number of sessions; a"
         " recording in which 24 sessions follow 4; a fall of 0.1 and a minimum of look-ups as in fbc-cache-lint",
     ),
     Symptom(
         id="prefix_cache_ineffective",
-        title="The prefix cache hardly ever hits",
-        when="hit ratio over 5 min < {hit_ratio} of ≥ {queried_tokens} tokens looked up by ≥"
-        " {requests} requests, of prompts of ≥ {blocks} blocks or found only in units of ≥ 256"
-        " tokens",
+        title="Low prefix cache hit ratio",
+        when="hit ratio over 5 min < {hit_ratio}, with ≥ {queried_tokens} tokens looked up by ≥ {requests} requests,"
+        " and prompts of ≥ {blocks} blocks or match units of ≥ 256 tokens",
         severity=Severity.INFO,
-        scope=Scope.ENGINE,
         for_s=30,
         keep_s=120,
         judge=_prefix_cache_ineffective,
         thresholds=(
-            Threshold("prefix_cache_ineffective.hit_ratio", 0.2, "ratio", "Hit ratio below this.", high=1),
-            Threshold(
-                "prefix_cache_ineffective.queried_tokens", 10_000, "tokens", "Looked up in 5 min, at least."
-            ),
-            Threshold("prefix_cache_ineffective.requests", 20, "requests", "Finished in 5 min, at least."),
-            Threshold("prefix_cache_ineffective.blocks", 4, "blocks", "Mean prompt, at least."),
+            share("hit_ratio", 0.2, "Fires below this hit ratio."),
+            Threshold("queried_tokens", 10_000, "tokens", "Ignored with fewer looked-up tokens in 5 min."),
+            Threshold("requests", 20, "requests", "Ignored with fewer finished requests in 5 min."),
+            Threshold("blocks", 4, "blocks", "Ignored for a shorter mean prompt."),
         ),
-        meaning="Prompts are long enough to share a beginning, and hardly any is found in the cache.",
+        meaning="Prompts are long enough to share a beginning, but hardly any is found in the cache.",
         causes=(
-            "ids, times or user names at the head of the template: one different token there ruins the rest",
-            "prompts really have nothing in common",
+            "Ids, times or user names at the head of the template: one different token there ruins the rest",
+            "Prompts have nothing in common",
             (
-                "the shared part is shorter than what is matched as a whole (prefix_unit_tokens), thousands of"
-                " tokens for some hybrid models; the last block of a prompt is always computed"
+                "The shared part is shorter than one match unit (prefix_unit_tokens; thousands of tokens for some"
+                " hybrid models). The last block of a prompt is always computed"
             ),
         ),
         actions=(
             Action(
-                "see whether the shared part is longer than prefix_unit_tokens: only whole ones of that are found"
-                " again, and the last one never. Lower it with --prefix-match-unit (vLLM 0.26 and later), or for"
-                " hybrid models with --mamba-cache-mode all",
+                "Check that the shared part is longer than prefix_unit_tokens: only whole units are found again, and"
+                " never the last one. Lower the unit with --prefix-match-unit (vLLM 0.26 and later), or for hybrid"
+                " models with --mamba-cache-mode all (needs a restart).",
                 "--prefix-match-unit",
                 ("v1",),
-                given=lambda config: (config.prefix_unit or 0.0) >= COARSE_UNIT,
+                applies=lambda config: (config.prefix_unit or 0.0) >= COARSE_UNIT,
             ),
-            Action("put fixed text first (system prompt, tools, examples), variable values last"),
-            Action("compare two prompts token by token: where do they part?"),
-            Action("send requests of one conversation to the same server"),
+            Action("Put fixed text first (system prompt, tools, examples), variable values last."),
+            Action("Compare two prompts token by token to find where they differ."),
+            Action("Send requests of one conversation to the same server."),
+        ),
+        runbook=Runbook(
+            "First tokens come as late as without a prefix cache.",
+            ("hits", "trusted", "prompts", "config"),
+            "the hit ratio rises",
         ),
         origin="vLLM's documentation of automatic prefix caching; a minimum of traffic as in llm-d's alerts",
     ),

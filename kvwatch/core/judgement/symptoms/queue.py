@@ -1,4 +1,4 @@
-"""Symptoms of requests that wait for anything but the cache: a slot, prefill, a LoRA adapter, a transfer."""
+"""Requests that wait for something other than the cache: a batch slot, prefill, a LoRA adapter, a transfer."""
 
 from __future__ import annotations
 
@@ -9,33 +9,24 @@ from kvwatch.core.history.regimes import Regime
 from kvwatch.core.history.window import rate
 from kvwatch.core.judgement.derive import MINUTE
 from kvwatch.core.judgement.symptoms.actions import ENABLE_PREFIX_CACHING, SHARE, SHORTER
-from kvwatch.core.judgement.symptoms.evidence_tools import (
-    computed_once,
-    gauges,
-    judge_if,
-    missing_signals,
-    recently,
-    regime_seconds,
-    unknown,
-)
-from kvwatch.core.judgement.symptoms.row import Action, EngineView, Judgement, Scope, Severity, Symptom
-from kvwatch.core.judgement.thresholds import Threshold
+from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Severity, Symptom
+from kvwatch.core.judgement.symptoms.views import EngineView, gauges, once_per_sample, requires
+from kvwatch.core.judgement.thresholds import share
 from kvwatch.core.model.signals import CORE
 
 
 def _waits(
     symptom: str, regime: Regime, more: Callable[[EngineView], Mapping[str, Any]]
 ) -> Callable[[EngineView], Judgement]:
-    """A judge of more than a share of the last minute in a regime, that still lasts.
+    """A judge that fires after more than a share of the last minute in a regime that still lasts.
 
-    On a large server hardly a moment is without a request that came since the last step: what waits for less than
-    `queue.wait` is how requests arrive.
+    On a large server hardly a moment is without a request that came since the last step. A mean wait below
+    `queue.wait` is therefore no symptom.
     """
 
+    @requires(*CORE)
     def judge(view: EngineView) -> Judgement:
-        if reason := missing_signals(view, *CORE):
-            return unknown(reason)
-        waited, need = regime_seconds(view, MINUTE, regime), view.limits[f"{symptom}.share"] * MINUTE
+        waited, need = view.regime_seconds(MINUTE, regime), view.limits[f"{symptom}.share"] * MINUTE
         wait, least = _mean_wait(view), view.limits["queue.wait"]
         evidence = {
             **gauges(view),
@@ -47,156 +38,160 @@ def _waits(
             **more(view),
         }
         short = wait is not None and wait < least
-        return judge_if(
-            waited > need and not short and recently(view, lambda row: row.regime == regime), evidence
-        )
+        still = view.recently(lambda row: row.regime == regime)
+        return Judgement.active_if(waited > need and not short and still, evidence)
 
     return judge
 
 
-@computed_once
+@once_per_sample
 def _mean_wait(view: EngineView) -> float | None:
-    """How long a request waits on average, by what waited in the last minute and what finished (Little's law); None
-    while nothing finishes. The histogram of vLLM tells only of requests that are done."""
-    held, rows = view.held(MINUTE), view.samples(MINUTE)
-    finished = rate(rows, "requests_finished_total")
-    seconds = sum(seconds for _, seconds in held)
-    if not finished or not seconds:
+    """Mean wait of a request by Little's law: mean queue of the last minute / finished per second.
+
+    None while nothing finishes. vLLM's own histogram covers only requests that have finished.
+    """
+    rows = view.weighted_samples(MINUTE)
+    finished = rate(view.samples(MINUTE), "requests_finished_total")
+    total = sum(seconds for _, seconds in rows)
+    if not finished or not total:
         return None
-    return sum((row.waiting or 0.0) * seconds for row, seconds in held) / seconds / finished
+    return sum((row.waiting or 0.0) * seconds for row, seconds in rows) / total / finished
 
 
-def _share(symptom: str) -> tuple[Threshold, ...]:
-    return (Threshold(f"{symptom}.share", 0.5, "ratio", "Share of 1 min in the regime.", high=1),)
-
-
-def _ceiling(view: EngineView) -> Mapping[str, Any]:
-    """What holds running requests down: as stated, or as seen."""
+def _slots(view: EngineView) -> Mapping[str, Any]:
+    """The limit of running requests: as stated, or as inferred."""
     if view.ceiling is not None:
         return {"max_num_seqs": view.ceiling, "max_num_seqs_is": "stated"}
     seen = max((row.running for row in view.samples(MINUTE) if row.running is not None), default=None)
-    return {"max_num_seqs": seen, "max_num_seqs_is": "the most that ran, on a plateau"}
+    return {"max_num_seqs": seen, "max_num_seqs_is": "inferred from a plateau of running requests"}
 
 
-def _speeds(view: EngineView) -> Mapping[str, Any]:
+def _token_rates(view: EngineView) -> Mapping[str, Any]:
     names = ("prompt_tokens_per_second", "generation_tokens_per_second")
     return {name: view.derived.get(name) for name in names}
 
 
-def _reasons(view: EngineView) -> Mapping[str, Any]:
-    """What is known of what the deferred ones wait for."""
-    row = view.samples(0.0)[-1]
-    hints = {"lora": "LoRA adapters are in use", "kv transfer": "KV cache is fetched from elsewhere"}
-    known = [text for feature, text in hints.items() if feature in view.snapshot.features]
+def _deferral_hints(view: EngineView) -> Mapping[str, Any]:
+    """What is known about the reason for which requests are deferred."""
+    texts = {
+        "lora": "LoRA adapters are in use",
+        "kv transfer": "KV cache is fetched from another server or tier",
+    }
+    hints = [text for feature, text in texts.items() if feature in view.snapshot.features]
     fetching = view.snapshot.number("requests_kv_fetch")
     return {
-        "requests_deferred": row.deferred,
-        "hints": known or ["nothing on the page says which"],
+        "requests_deferred": view.samples(0.0)[-1].deferred,
+        "hints": hints or ["the metrics do not show which"],
         **({} if fetching is None else {"requests_fetching_kv": fetching}),
     }
 
 
-#: For servers that don't tell why requests wait.
-_ADAPTERS = Action(
-    "count the LoRA adapters that are asked for at once: where they are more than --max-loras, it is these that"
-    " requests wait for",
+_COUNT_ADAPTERS = Action(
+    "Count the LoRA adapters requested at once. Above --max-loras, requests wait for an adapter slot.",
     "--max-loras",
     feature="lora",
 )
-_ADAPTERS_HOLD = (
-    "LoRA with vLLM before 0.20, which does not tell it apart: all --max-loras adapters are in use"
+"""For servers that do not expose why requests wait."""
+_ADAPTERS_IN_USE = (
+    "LoRA with vLLM before 0.20, which does not show it apart: all --max-loras adapter slots are taken"
 )
 
 ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="sequence_limited",
-        title="Requests wait for a slot while the cache has room",
+        title="Requests wait for batch slots",
         when="regime sequence_limited for > {share} of 1 min",
         severity=Severity.WARNING,
-        scope=Scope.ENGINE,
-        for_s=0,
-        keep_s=60,
-        judge=_waits("sequence_limited", Regime.SEQUENCE_LIMITED, _ceiling),
-        thresholds=_share("sequence_limited"),
-        meaning="As many requests run as --max-num-seqs allows; more would fit the cache.",
-        causes=(
-            "--max-num-seqs is low for this load",
-            _ADAPTERS_HOLD,
-        ),
+        judge=_waits("sequence_limited", Regime.SEQUENCE_LIMITED, _slots),
+        thresholds=(share("share", 0.5, "Fires above this share of 1 min in the regime."),),
+        meaning="As many requests run as --max-num-seqs allows. The cache has room for more.",
+        causes=("--max-num-seqs is low for this load", _ADAPTERS_IN_USE),
         actions=(
-            _ADAPTERS,
+            _COUNT_ADAPTERS,
             Action(
-                "raise --max-num-seqs stepwise, by half, towards requests_that_fit, and watch inter-token latency",
+                "Raise --max-num-seqs by half at a time, towards requests_that_fit, and watch inter-token latency"
+                " (needs a restart).",
                 "--max-num-seqs",
             ),
-            Action("if inter-token latency is at its limit already, add a replica"),
+            Action("Add a replica, if inter-token latency is at its limit already."),
+        ),
+        runbook=Runbook(
+            "Requests wait before their first token although the cache has room for them.",
+            ("regimes", "running", "waiting", "demand", "usage", "itl"),
+            "more requests run than before, the queue is empty, and inter-token latency is still good",
         ),
         explains=("ttft_high", "gpu_underused"),
         origin="kaito-project/kaito #2216 (running stuck at 256, cache at 20 %)",
     ),
     Symptom(
         id="prefill_limited",
-        title="Requests wait for prefill while slots and cache are free",
+        title="Requests wait for prefill",
         when="regime prefill_limited for > {share} of 1 min",
         severity=Severity.WARNING,
-        scope=Scope.ENGINE,
-        for_s=0,
-        keep_s=60,
-        judge=_waits("prefill_limited", Regime.PREFILL_LIMITED, _speeds),
-        thresholds=_share("prefill_limited"),
-        meaning="Prompts come faster than they are computed. The cache has room and so has the batch: no alert on KV"
-        " usage will ever tell.",
+        judge=_waits("prefill_limited", Regime.PREFILL_LIMITED, _token_rates),
+        thresholds=(share("share", 0.5, "Fires above this share of 1 min in the regime."),),
+        meaning="Prompts arrive faster than the GPU computes them. Cache and batch have room, so an alert on KV usage"
+        " never fires.",
         causes=(
-            "more prompt tokens a second than the GPU computes",
-            "long prompts that share nothing, or nothing that is found again",
-            "a small --max-num-batched-tokens, which feeds the prompts in small pieces",
-            _ADAPTERS_HOLD,
+            "More prompt tokens per second than the GPU computes",
+            "Long prompts that share no prefix, or whose prefix is not found again",
+            "A small --max-num-batched-tokens, which splits prompts into small chunks",
+            _ADAPTERS_IN_USE,
         ),
         actions=(
             SHORTER,
-            _ADAPTERS,
+            _COUNT_ADAPTERS,
             SHARE,
             ENABLE_PREFIX_CACHING,
             Action(
-                "try a larger --max-num-batched-tokens, if inter-token latency may rise",
+                "Double --max-num-batched-tokens, if inter-token latency may rise (needs a restart).",
                 "--max-num-batched-tokens",
             ),
-            Action("add a replica, or give prefill servers of its own (disaggregated prefill)"),
-            Action("do not enlarge the cache for this: it has room"),
+            Action("Add a replica, or separate prefill servers (disaggregated prefill)."),
+            Action("Do not enlarge the cache: it has room."),
+        ),
+        runbook=Runbook(
+            "Requests wait before their first token. Running requests may go on unharmed.",
+            ("regimes", "waiting", "prefill", "queue", "prompts", "hits", "usage"),
+            "the time in regime prefill_limited falls to 0 at the same load",
         ),
         explains=("ttft_high",),
-        origin="llm-d/llm-d-autoscaling #662 (6,000 tokens in, 2 out: waiting without end at a usage of 0.32)",
+        origin="llm-d/llm-d-autoscaling #662 (6,000 tokens in, 2 out: an endless queue at a usage of 0.32)",
     ),
     Symptom(
         id="requests_deferred",
-        title="Requests are deferred: they wait for a LoRA slot, a KV transfer or a grammar",
+        title="Requests wait for a LoRA slot, KV transfer or grammar",
         when="regime deferred for > {share} of 1 min",
         severity=Severity.WARNING,
-        scope=Scope.ENGINE,
-        for_s=0,
-        keep_s=60,
-        judge=_waits("requests_deferred", Regime.DEFERRED, _reasons),
-        thresholds=_share("requests_deferred"),
-        meaning="Most of what waits could not run even if there were slots and cache: it waits for something else.",
+        judge=_waits("requests_deferred", Regime.DEFERRED, _deferral_hints),
+        thresholds=(share("share", 0.5, "Fires above this share of 1 min in the regime."),),
+        meaning="Most waiting requests could not run even with free slots and a free cache.",
         causes=(
-            "more LoRA adapters are asked for at once than --max-loras lets run together",
-            "KV cache comes slowly from a prefill server or an offload tier",
-            "grammars of structured output are being compiled",
+            "More LoRA adapters are requested at once than --max-loras allows",
+            "KV cache arrives slowly from a prefill server or an offload tier",
+            "Grammars of structured output are being compiled",
         ),
         actions=(
-            Action("see which of the three it is (hints in the evidence): adapters, transfers or grammars"),
             Action(
-                "raise --max-loras to the adapters that are asked for at once, if the GPU memory allows, or send each"
-                " adapter to a server of its own",
+                "Find out which of the three it is (hints in the evidence): adapters, transfers or grammars."
+            ),
+            Action(
+                "Raise --max-loras to the number of adapters requested at once, if GPU memory allows, or give each"
+                " adapter a server of its own (needs a restart).",
                 "--max-loras",
                 feature="lora",
             ),
             Action(
-                "look at the transfers: bandwidth, the prefill servers, errors of the connector in the log",
+                "Check the KV transfers: bandwidth, the prefill servers, errors of the connector in the log.",
                 feature="kv transfer",
             ),
-            Action("for structured output: use a few grammars again and again: each is compiled once"),
-            Action("do not enlarge the cache for this: it is not what they wait for"),
+            Action("For structured output, reuse a few grammars: each is compiled only once."),
+            Action("Do not enlarge the cache: the requests do not wait for it."),
+        ),
+        runbook=Runbook(
+            "Some requests wait much longer than others, mostly those of one adapter, grammar or connector.",
+            ("reasons", "waiting", "running", "usage"),
+            "hardly any request waits with reason deferred",
         ),
         explains=("ttft_high", "gpu_underused"),
         origin="vLLM's own split of waiting requests (vllm-project/vllm #38435); a recording with --max-loras 1",

@@ -1,23 +1,16 @@
-"""What a row of the symptom table is made of, and what its judge sees and says."""
+"""A row of the symptom table: condition, judge, texts, actions and runbook."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from kvwatch.core.history.integrals import Integral, integral_over
-from kvwatch.core.history.regimes import Regime
-from kvwatch.core.history.window import Sample, Windows, weights
-from kvwatch.core.judgement.derived import Derived
 from kvwatch.core.judgement.thresholds import Threshold
-from kvwatch.core.model.gpu import GpuWindow
 from kvwatch.core.model.log_verdict import LogVerdict
-from kvwatch.core.model.outcome import Failure
-from kvwatch.core.model.snapshot import CacheConfig, EngineKey, Histogram, Snapshot
-from kvwatch.core.model.timed_rows import History
+from kvwatch.core.model.snapshot import CacheConfig, Snapshot
 
 
 class Verdict(StrEnum):
@@ -27,11 +20,14 @@ class Verdict(StrEnum):
 
 
 class Severity(StrEnum):
-    """By what users feel: critical wakes someone, warning tells someone, info is context."""
+    """How urgent a symptom is, by what users notice."""
 
     CRITICAL = "critical"
+    """Page someone now: users get no answers, or capacity is lost."""
     WARNING = "warning"
+    """Notify someone: users wait or get errors."""
     INFO = "info"
+    """Context: users notice nothing yet."""
 
 
 class Scope(StrEnum):
@@ -44,162 +40,107 @@ Evidence = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict and the numbers it rests on; `reason` says why it is unknown."""
+    """A verdict and the numbers behind it; `reason` says why it is unknown."""
 
     verdict: Verdict
     evidence: Evidence = field(default_factory=dict)
     reason: str = ""
 
+    @classmethod
+    def active_if(cls, condition: bool, evidence: Evidence) -> Judgement:
+        return cls(Verdict.ACTIVE if condition else Verdict.CLEAR, evidence)
+
+    @classmethod
+    def clear(cls, **evidence: Any) -> Judgement:
+        return cls(Verdict.CLEAR, evidence)
+
+    @classmethod
+    def unknown(cls, reason: str, evidence: Evidence | None = None) -> Judgement:
+        return cls(Verdict.UNKNOWN, evidence or {}, reason)
+
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing to do, a sentence that begins with what to do.
+    """One thing to do: an imperative sentence. One that changes an option of vLLM ends with "(needs a restart)".
 
-    `flag` is the option of vLLM that it names. It is shown only to generations (`v0`, `v1`) that have the option;
-    with `feature`, only to servers whose metrics tell that they have it; and only where what the server says of its
-    cache leaves something to do (`given`).
+    `flag` is the vLLM option that it is about. The action is shown only to `generations` (``v0``, ``v1``) that have
+    the option, with `feature` only to servers whose metrics show that feature, and only if `applies` to the server's
+    cache configuration.
     """
 
     text: str
     flag: str = ""
     generations: tuple[str, ...] = ("v0", "v1")
     feature: str = ""
-    given: Callable[[CacheConfig], bool] = lambda _: True
+    applies: Callable[[CacheConfig], bool] = lambda _: True
 
     def fits(self, snapshot: Snapshot) -> bool:
         return (
             snapshot.generation in self.generations
             and (not self.feature or self.feature in snapshot.features)
-            and self.given(snapshot.config)
+            and self.applies(snapshot.config)
         )
 
 
 @dataclass(frozen=True, slots=True)
-class EngineView:
-    """What the judges of an engine see, all of them the same one. Windows are cut and weighed once.
+class Runbook:
+    """What a runbook needs besides the row: what users notice, which queries to run, and what shows the fix.
 
-    `max_model_len` is the longest request that the server takes, tokens; `ceiling` a stated --max-num-seqs; `age_s`
-    how long ago the server started. `abandoned`: the clients of all that the gauges show have gone.
+    `queries` are names in `QUERIES` of `kvwatch/mixin/runbook_texts.py`.
     """
 
-    snapshot: Snapshot
-    derived: Derived
-    regime: Regime
-    windows: Windows
-    integrals: History[Integral]
-    now: float
-    limits: Mapping[str, float]
-    scraped: bool
-    """False while the target is not scraped: everything about the engine is old, so unknown."""
-    max_model_len: float | None = None
-    ceiling: float | None = None
-    age_s: float | None = None
-    abandoned: bool = False
-    lifetime: Mapping[str, Histogram] = field(default_factory=dict)
-    """Histograms since the server's start, as on the newest full page."""
-    firing: frozenset[str] = frozenset()
-    """Symptoms of this engine that fired at the sample before."""
-    _rows: dict[float, list[Sample]] = field(default_factory=dict, repr=False, compare=False)
-    _held: dict[float, list[tuple[Sample, float]]] = field(default_factory=dict, repr=False, compare=False)
-    _spent: dict[float, Mapping[str, float]] = field(default_factory=dict, repr=False, compare=False)
-    memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What several judges ask for, worked out once (`tools`)."""
-
-    def samples(self, window: float) -> list[Sample]:
-        """The samples of the last so many seconds, and the one before them."""
-        if window not in self._rows:
-            self._rows[window] = self.windows.samples.since(self.now - window)
-        return self._rows[window]
-
-    def held(self, window: float) -> list[tuple[Sample, float]]:
-        """The samples of the last so many seconds with the seconds that each stands for."""
-        if window not in self._held:
-            self._held[window] = weights(self.samples(window), self.now - window)
-        return self._held[window]
-
-    def spent(self, window: float) -> Mapping[str, float]:
-        """Seconds of the last so many, by regime and by what else is counted (`kvwatch.core.history.integrals`)."""
-        if window not in self._spent:
-            self._spent[window] = integral_over(self.integrals, self.now - window)
-        return self._spent[window]
+    impact: str
+    queries: tuple[str, ...]
+    worked: str
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """A restart of vLLM as kvwatch saw it. Times are monotonic seconds."""
-
-    at: float
-    counters_fell: int
-    usage_before: float | None
-    pressure_before: float | None
-    waiting_before: float | None
-    unseen_s: float
-    """Seconds between the last answer before and the first after."""
-
-
-@dataclass(frozen=True, slots=True)
-class TargetView:
-    """What a judge of a target sees. `engines` are those on the newest page, or, while it is not scraped, on the last
-    good one. `ever_up`: it answered at least once since kvwatch began."""
-
-    engines: Mapping[EngineKey, EngineView]
-    ever_up: bool
-    configured: bool
-    failure: Failure | None
-    detail: str
-    failing_for: float
-    failing_share: float
-    last_failure: Failure | None
-    unknown_families: tuple[str, ...]
-    rejections: Mapping[str, float] | None
-    """Requests refused since the server's start, by limit; None if this vLLM does not count them."""
-    gpu: GpuWindow
-    restart: Restart | None
-    log: LogVerdict | None
-    now: float
-    limits: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Symptom:
     """One row of the table.
 
-    `when` is the condition in words, with the row's thresholds (and ``for``, ``keep``) in braces; `fires_when` fills
-    them in.
-    `for_s`: how long the verdict must be active before it fires; `keep_s`: how long it must be clear before
-    it is over (damps flapping). `causes` most likely first, `actions` in the order to try. `explains` names
-    symptoms that this one accounts for when it fires, with `explains_while_pending` already while it is pending.
-    `told` finds, in what the server's log tells, why it is so: its actions then come in place of these.
-    `origin` is where condition and thresholds come from.
+    `when` is the condition in words, with thresholds of the row (and ``for``, ``keep``) in braces; `fires_when` fills
+    them in. The verdict must be active for `for_s` before the symptom fires, and clear for `keep_s` before it
+    resolves. `causes` are sorted by likelihood, `actions` by the order to try them. `explains` names the symptoms
+    that this one covers while it fires; with `explains_while_pending`, also while it is pending. `log_cause` picks
+    the cause out of the server's log; the actions of that cause then replace the row's. `origin` is the source of
+    condition and thresholds.
     """
 
     id: str
     title: str
     when: str
     severity: Severity
-    scope: Scope
-    for_s: float
-    keep_s: float
+    scope: Scope = Scope.ENGINE
+    for_s: float = 0
+    keep_s: float = 60
     judge: Callable[[Any], Judgement]
+    thresholds: tuple[Threshold, ...] = ()
+    """Named without the row's id, which `named_thresholds` adds."""
     meaning: str
     causes: tuple[str, ...]
     actions: tuple[Action, ...]
-    origin: str
-    thresholds: tuple[Threshold, ...] = ()
+    runbook: Runbook
     explains: tuple[str, ...] = ()
     explains_while_pending: bool = False
-    told: Callable[[LogVerdict | None], LogVerdict | None] = lambda _: None
+    log_cause: Callable[[LogVerdict | None], LogVerdict | None] = lambda _: None
+    origin: str
+
+    def named_thresholds(self) -> tuple[Threshold, ...]:
+        """The row's own thresholds under their full names, as `kv_thrashing.preemptions`."""
+        return tuple(replace(one, name=f"{self.id}.{one.name}") for one in self.thresholds)
 
     def fires_when(self, limits: Mapping[str, float]) -> str:
-        """The condition in words, with the thresholds that are in force."""
-        units = {threshold.name: threshold.unit for threshold in self.thresholds}
+        """The condition in words, with the thresholds in force; shares as percentages."""
+        rows = {threshold.name: threshold for threshold in self.thresholds}
 
-        def said(match: re.Match[str]) -> str:
-            name = f"{self.id}.{match[1]}"
-            seconds = match[1] in {"for", "keep"} or units[name] == "seconds"
-            return f"{limits[name]:g}{' s' if seconds else ''}"
+        def value(match: re.Match[str]) -> str:
+            row = rows.get(match[1])
+            number = limits[f"{self.id}.{match[1]}"]
+            if row is None or row.unit == "seconds":  # `for` and `keep` are seconds
+                return f"{number:g} s"
+            return f"{number * 100:g} %" if row.unit == "ratio" and row.high <= 1 else f"{number:g}"
 
-        return re.sub(r"\{(\w+)\}", said, self.when)
+        return re.sub(r"\{(\w+)\}", value, self.when)
 
     def actions_for(self, snapshot: Snapshot) -> tuple[Action, ...]:
         return tuple(action for action in self.actions if action.fits(snapshot))

@@ -1,54 +1,45 @@
-"""Symptoms of the server as a whole."""
+"""The server as a whole: down, never up, restarted, without the needed metrics."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kvwatch.core.judgement.symptoms.evidence_tools import clear, judge_if, unknown
-from kvwatch.core.judgement.symptoms.row import (
-    Action,
-    Evidence,
-    Judgement,
-    Scope,
-    Severity,
-    Symptom,
-    TargetView,
-)
-from kvwatch.core.judgement.thresholds import Threshold
+from kvwatch.core.judgement.symptoms.row import Action, Evidence, Judgement, Runbook, Scope, Severity, Symptom
+from kvwatch.core.judgement.symptoms.views import TargetView
+from kvwatch.core.judgement.thresholds import seconds, share
 from kvwatch.core.model import log_verdict
 from kvwatch.core.model.log_verdict import LogVerdict
 from kvwatch.core.model.outcome import REACHABLE, Failure
 from kvwatch.core.model.signals import CORE
 from kvwatch.core.model.snapshot import NOT_YET
 
+_STARTING = frozenset({Failure.REFUSED, Failure.TIMEOUT, Failure.CONNECTION, Failure.HTTP_STATUS})
+"""How scrapes of a server fail that is starting or did not start."""
+
 
 def _engine_restarted(view: TargetView) -> Judgement:
-    restart = view.restart
-    shown = view.limits["engine_restarted.shown"]
-    if restart is None or view.now - restart.at > shown:
-        return clear()
-    high = (
-        restart.pressure_before is not None
-        and restart.pressure_before >= view.limits["engine_restarted.pressure"]
-    )
+    restart, limits = view.restart, view.limits
+    if restart is None or view.now - restart.at > limits["engine_restarted.shown"]:
+        return Judgement.clear()
+    pressure = restart.pressure_before
     evidence = {
         "seconds_ago": view.now - restart.at,
         "unseen_seconds": restart.unseen_s,
         "counters_that_fell": restart.counters_fell,
         "kv_cache_usage_before_ratio": restart.usage_before,
-        "cache_pressure_before": restart.pressure_before,
+        "cache_pressure_before": pressure,
         "requests_waiting_before": restart.waiting_before,
-        "pressure_was_high": high,
-        **_from_log(log_verdict.of_an_ended_run(view.log)),
+        "pressure_was_high": pressure is not None and pressure >= limits["engine_restarted.pressure"],
+        **_log_evidence(log_verdict.failed_run(view.log)),
     }
-    return judge_if(True, evidence)
+    return Judgement.active_if(True, evidence)
 
 
 def _target_down(view: TargetView) -> Judgement:
     error = view.failure or view.last_failure
     mostly = view.failing_share >= view.limits["target_down.share"]
     if error is None or error in REACHABLE or (view.failure is None and not mostly):
-        return clear()
+        return Judgement.clear()
     evidence = {
         "failure": str(error),
         "detail": view.detail,
@@ -57,84 +48,80 @@ def _target_down(view: TargetView) -> Judgement:
         "threshold_seconds": view.limits["target_down.for"],
         "threshold_share": view.limits["target_down.share"],
     }
-    return judge_if(True, evidence)
+    return Judgement.active_if(True, evidence)
 
 
 def _signals_missing(view: TargetView) -> Judgement:
     if view.failure is not None and view.failure not in REACHABLE:
-        return unknown("the server is not scraped")
+        return Judgement.unknown("the server is not scraped")
     evidence: dict[str, Any] = {"unknown_families": list(view.unknown_families)[:10]}
     if view.failure is not None:
-        evidence |= {"failure": str(view.failure), "detail": view.detail}
-        return judge_if(True, evidence)
+        return Judgement.active_if(True, evidence | {"failure": str(view.failure), "detail": view.detail})
+    if not view.engines and view.configured:
+        detail = "idle since its start: this vLLM exposes engine metrics only after the first request"
+        return Judgement.clear(detail=detail)
     if not view.engines:
-        if view.configured:
-            return clear(
-                detail="idle since its start: this vLLM exposes its engine's metrics with the first request"
-            )
-        evidence["detail"] = (
-            "a vLLM answers, without any engine metric: was it started with --disable-log-stats?"
-        )
-        return judge_if(True, evidence)
-    lacking = {
-        f"{key.model_name}/{key.engine}: {name}": one.snapshot.missing[name]
-        for key, one in view.engines.items()
+        detail = "vLLM answers without engine metrics: was it started with --disable-log-stats?"
+        return Judgement.active_if(True, evidence | {"detail": detail})
+    missing = {
+        f"{key.model_name}/{key.engine}: {name}": engine.snapshot.missing[name]
+        for key, engine in view.engines.items()
         for name in CORE
-        if name in one.snapshot.missing and not one.snapshot.missing[name].startswith(NOT_YET)
+        if name in engine.snapshot.missing and not engine.snapshot.missing[name].startswith(NOT_YET)
     }
-    return judge_if(bool(lacking), evidence | {"missing": lacking})
+    return Judgement.active_if(bool(missing), evidence | {"missing": missing})
 
 
 def _startup_kv_failure(view: TargetView) -> Judgement:
     if view.ever_up:
-        return clear()
+        return Judgement.clear()
     if view.failure is None or view.failure not in _STARTING:
-        return clear(failure=str(view.failure or "none"))
+        return Judgement.clear(failure=str(view.failure or "none"))
     evidence = {
         "failure": str(view.failure),
         "detail": view.detail,
         "failing_seconds": view.failing_for,
         "threshold_seconds": view.limits["startup_kv_failure.for"],
-        **_from_log(log_verdict.of_a_failed_start(view.log)),
+        **_log_evidence(log_verdict.failed_start(view.log)),
     }
-    return judge_if(True, evidence)
+    return Judgement.active_if(True, evidence)
 
 
-def _from_log(found: LogVerdict | None) -> Evidence:
+def _log_evidence(found: LogVerdict | None) -> Evidence:
     return found.evidence() if found is not None else {}
 
-
-#: How a server fails that is starting, or failed to.
-_STARTING = frozenset({Failure.REFUSED, Failure.TIMEOUT, Failure.CONNECTION, Failure.HTTP_STATUS})
 
 ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="target_down",
-        title="vLLM is not answering",
-        when="scrapes fail for {for}, or for {share} of about the last minute; the kind of failure is named",
+        title="vLLM is down",
+        when="scrapes fail for {for}, or for {share} of about the last minute",
         severity=Severity.CRITICAL,
         scope=Scope.TARGET,
         for_s=30,
         keep_s=0,
         judge=_target_down,
         thresholds=(
-            Threshold(
-                "target_down.share",
-                0.8,
-                "ratio",
-                "Share of about the last minute, the newest weighing most, in which scrapes fail.",
-                high=1,
+            share(
+                "share", 0.8, "Or: from this share of failing scrapes in about 1 min, newest weighted most."
             ),
         ),
-        meaning="Scrapes fail, all or nearly all, for a while; nothing is known about the server.",
+        meaning="All or nearly all scrapes fail, so nothing is known about the server. The evidence names the"
+        " failure.",
         causes=(
-            "the server stopped or is still loading its model",
-            "wrong address or port, or something between (network policy, TLS)",
-            "its event loop is too busy to answer in time (kind: timeout)",
+            "The server stopped or is still loading its model",
+            "Wrong address or port, or something in between (network policy, TLS)",
+            "Its event loop is too busy to answer in time (failure: timeout)",
         ),
         actions=(
-            Action("look at the server's process and the last lines of its log"),
-            Action("ask /health and /metrics by hand from this host"),
+            Action("Check the server's process and the last lines of its log."),
+            Action("Request /health and /metrics by hand from this host."),
+        ),
+        runbook=Runbook(
+            "The server most likely answers no request. If only its metrics are unreachable, users notice nothing,"
+            " but nothing watches the server.",
+            ("up", "outcomes", "restarts"),
+            "the newest scrapes succeed",
         ),
         explains=(
             "engine_stalled",
@@ -157,46 +144,53 @@ ROWS: tuple[Symptom, ...] = (
     ),
     Symptom(
         id="startup_kv_failure",
-        title="vLLM has never come up since kvwatch began to watch",
-        when="never up since kvwatch began, and refused, timed out or answered with an error for {for}",
+        title="vLLM has not come up since kvwatch started",
+        when="never up since kvwatch started, and connections refused, timed out or answered with an error for {for}",
         severity=Severity.CRITICAL,
         scope=Scope.TARGET,
         for_s=900,
         keep_s=0,
         judge=_startup_kv_failure,
-        meaning="Loading a model takes minutes; this has taken longer. Until now kvwatch took it"
-        " to be starting. Most servers that never come up could not make their KV cache, and the log says so.",
+        meaning="Loading a model takes minutes; this has taken longer. Until now kvwatch assumed that vLLM was"
+        " starting. Most servers that never come up could not create their KV cache; their log shows why.",
         causes=(
-            "the weights leave too little memory for the cache",
+            "The weights leave too little memory for the cache",
             "--max-model-len is longer than the cache holds",
-            "another process holds the GPU's memory",
-            "it is still loading (a large model from slow storage), or the address is wrong",
+            "Another process holds the GPU's memory",
+            "It is still loading (a large model from slow storage), or the address is wrong",
         ),
         actions=(
-            Action("find the first error in the server's log: the last one only says that the engine failed"),
             Action(
-                "if it says 'to serve at least one request': lower --max-model-len to the length that the log"
-                " proposes",
+                "Find the first error in the server's log; the last one only says that the engine failed."
+            ),
+            Action(
+                "If it says 'to serve at least one request': lower --max-model-len to the length that the log"
+                " proposes.",
                 "--max-model-len",
             ),
             Action(
-                "if it says 'no available memory for the cache blocks': raise --gpu-memory-utilization, or have fewer"
-                " weights on each GPU (a quantised or smaller model, more GPUs)",
+                "If it says 'no available memory for the cache blocks': raise --gpu-memory-utilization, or put fewer"
+                " weights on each GPU (a quantized or smaller model, more GPUs).",
                 "--gpu-memory-utilization",
             ),
             Action(
-                "if it says 'free memory is less than desired': lower --gpu-memory-utilization or free the GPU, the"
-                " opposite of the case before",
+                "If it says 'free memory is less than desired': lower --gpu-memory-utilization or free the GPU. This"
+                " is the opposite of the case before.",
                 "--gpu-memory-utilization",
             ),
             Action(
-                "halve the bytes per token with --kv-cache-dtype fp8, after checking support, scales and quality",
+                "Set --kv-cache-dtype fp8: about half the bytes per token. First check support, scales and quality.",
                 "--kv-cache-dtype",
             ),
         ),
+        runbook=Runbook(
+            "The server serves no request until it is up; expected capacity is missing.",
+            ("up", "outcomes"),
+            "the first scrape succeeds",
+        ),
         explains=("target_down",),
         explains_while_pending=True,
-        told=log_verdict.of_a_failed_start,
+        log_cause=log_verdict.failed_start,
         origin="vLLM's own start-up errors; the two about memory have opposite remedies (vllm-project/vllm #2248,"
         " #10439)",
     ),
@@ -206,52 +200,66 @@ ROWS: tuple[Symptom, ...] = (
         when="its start time moved, or several counters fell at once; shown for {shown}",
         severity=Severity.WARNING,
         scope=Scope.TARGET,
-        for_s=0,
         keep_s=0,
         judge=_engine_restarted,
         thresholds=(
-            Threshold("engine_restarted.shown", 300, "seconds", "Shown for this long after it."),
-            Threshold(
-                "engine_restarted.pressure", 0.5, "ratio", "Score from which pressure was high.", high=1
-            ),
+            seconds("shown", 300, "Shown for this long after the restart."),
+            share("pressure", 0.5, "Pressure counts as high from this score."),
         ),
-        meaning="The server is a new process: its counters began anew, its cache is cold.",
+        meaning="The server is a new process: its counters restarted at 0, and its prefix cache is empty.",
         causes=(
-            "a deployment, or someone restarted it",
-            "out of memory under load, if pressure was high just before",
-            "a crash: the end of the old log says",
+            "A roll-out, or someone restarted it",
+            "Out of memory under load, if pressure was high just before",
+            "A crash: see the end of the old log",
         ),
         actions=(
-            Action("read the last lines of the log before the restart"),
+            Action("Read the last lines of the log before the restart."),
             Action(
-                "if it ran out of GPU memory under load: lower --gpu-memory-utilization",
+                "If it ran out of GPU memory under load: lower --gpu-memory-utilization (needs a restart).",
                 "--gpu-memory-utilization",
             ),
-            Action("or make its steps smaller: lower --max-num-batched-tokens", "--max-num-batched-tokens"),
+            Action(
+                "Or make its steps smaller: lower --max-num-batched-tokens (needs a restart).",
+                "--max-num-batched-tokens",
+            ),
         ),
-        told=log_verdict.of_an_ended_run,
+        runbook=Runbook(
+            "All requests in the server were lost, and the next ones find an empty prefix cache.",
+            ("restarts", "started", "pressure"),
+            "the start time does not move again",
+        ),
+        log_cause=log_verdict.failed_run,
         origin="process_start_time_seconds moved, or several counters fell at once; out of memory under load:"
         " vllm-project/vllm #57475, #49224",
     ),
     Symptom(
         id="signals_missing",
-        title="vLLM answers, but what kvwatch needs is not there",
+        title="vLLM answers without the metrics that kvwatch needs",
         when="usage, running or waiting missing, or no engine on the page, for {for}",
         severity=Severity.WARNING,
         scope=Scope.TARGET,
         for_s=30,
         keep_s=0,
         judge=_signals_missing,
-        meaning="Without usage, running and waiting nothing can be told about the cache; this is not 'all is well'.",
+        meaning="Without usage, running and waiting kvwatch can't judge the cache. No finding then does not mean that"
+        " all is well.",
         causes=(
-            "statistics are switched off",
-            "a release or a relay exposes other names (see unknown_families)",
-            "the address is not vLLM's /metrics",
+            "vLLM's statistics are off",
+            "A release or a relay exposes other names (see unknown_families)",
+            "The address is not vLLM's /metrics",
         ),
         actions=(
-            Action("remove --disable-log-stats from the server's options", "--disable-log-stats"),
-            Action("tell kvwatch the spelling (KVWATCH_SPELLINGS) or a new name (KVWATCH_ALIASES)"),
-            Action("behind Ray Serve: set log_engine_metrics=True in the deployment"),
+            Action(
+                "Remove --disable-log-stats from the options of vLLM (needs a restart).",
+                "--disable-log-stats",
+            ),
+            Action("Give kvwatch the other spelling (KVWATCH_SPELLINGS) or name (KVWATCH_ALIASES)."),
+            Action("Behind Ray Serve: set log_engine_metrics=True in the deployment."),
+        ),
+        runbook=Runbook(
+            "Users notice nothing. No other alert can fire for the cache of this server.",
+            ("missing", "strange", "config"),
+            "no core signal is missing",
         ),
         origin="vllm-project/vllm #8612, #27341; ray-project/ray #59071",
     ),

@@ -1,96 +1,96 @@
-"""Symptoms of an engine that does not do what its gauges say: its progress, its gauges."""
+"""Engines whose gauges show requests but no progress, or usage but no requests."""
 
 from __future__ import annotations
 
 from kvwatch.core.history.regimes import Regime
 from kvwatch.core.history.window import increase
-from kvwatch.core.judgement.symptoms.evidence_tools import gauges, judge_if, missing_signals, unknown
-from kvwatch.core.judgement.symptoms.row import Action, EngineView, Judgement, Scope, Severity, Symptom
-from kvwatch.core.judgement.thresholds import Threshold
+from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Severity, Symptom
+from kvwatch.core.judgement.symptoms.views import EngineView, gauges, requires
+from kvwatch.core.judgement.thresholds import share
 from kvwatch.core.model.signals import CORE
 
+_SETTLED_S = 3.0
+"""Gauges may be written this long after the last progress."""
 
+
+@requires("requests_running", "requests_waiting")
 def _engine_stalled(view: EngineView) -> Judgement:
-    if reason := missing_signals(view, "requests_running", "requests_waiting"):
-        return unknown(reason)
     if "last_progress_age_seconds" in view.derived.unknown:
-        return unknown(view.derived.unknown["last_progress_age_seconds"])
+        return Judgement.unknown(view.derived.unknown["last_progress_age_seconds"])
     stalled = view.regime is Regime.STALLED
+    after = "regime.cold_stalled_after" if view.snapshot.cold else "regime.stalled_after"
     evidence = {
         **gauges(view),
         "last_progress_age_seconds": view.derived.get("last_progress_age_seconds"),
-        "threshold_seconds": view.limits[
-            "regime.cold_stalled_after" if view.snapshot.cold else "regime.stalled_after"
-        ],
+        "threshold_seconds": view.limits[after],
         "signs_of_life": _signs_of_life(view) if stalled else "none",
     }
-    return judge_if(stalled, evidence)
+    return Judgement.active_if(stalled, evidence)
 
 
 def _signs_of_life(view: EngineView) -> str:
-    """Whether the engine's loop still turns while nothing gets on: then its schedule is stuck, not its process.
+    """Whether the engine's loop still runs without progress: then its schedule is stuck, not its process.
 
-    An engine that hangs or died changes nothing on its page. One whose scheduler finds nothing that it may run still
-    counts what comes into its queue and, before vLLM 0.27, its look-ups of the prefix cache.
+    An engine that hangs or died changes nothing on its page. One whose scheduler finds nothing to run still counts
+    new requests and, before vLLM 0.27, look-ups in the prefix cache.
     """
     age = view.derived.get("last_progress_age_seconds") or 0.0
     rows = [row for row in view.samples(max(age - _SETTLED_S, 0.0)) if row.t >= view.now - age + _SETTLED_S]
     if len({(row.running, row.waiting) for row in rows}) > 1:
-        return "its queue still changes: it schedules nothing of it"
+        return "the queue changes, but no request of it is scheduled"
     if increase(rows, "prefix_cache_queried_tokens_total"):
-        return "it still tries to schedule: nothing of its queue fits"
+        return "the scheduler keeps trying, but no waiting request fits"
     return "none"
 
 
-#: Gauges may be written a moment after the last progress.
-_SETTLED_S = 3.0
-
-
+@requires(*CORE)
 def _kv_usage_stuck(view: EngineView) -> Judgement:
-    if reason := missing_signals(view, *CORE):
-        return unknown(reason)
     usage, running, waiting = (view.snapshot.number(name) for name in CORE)
-    mark = view.limits["kv_usage_stuck.usage"]
-    evidence = {**gauges(view), "threshold_usage_ratio": mark}
+    threshold = view.limits["kv_usage_stuck.usage"]
+    evidence = {**gauges(view), "threshold_usage_ratio": threshold}
     asleep = view.snapshot.part("engine_sleep_state", "awake") == 0.0
     age = view.derived.get("last_progress_age_seconds")
-    works = (
-        age is not None and age < view.limits["symptom.memory"]
-    )  # its requests are elsewhere, or too quick to see
-    nobody = (running == 0 and waiting == 0) or view.abandoned
-    if view.abandoned:
-        evidence["detail"] = "the clients of all these requests went away while the engine still worked"
-    return judge_if(usage is not None and usage > mark and nobody and not asleep and not works, evidence)
+    # Progress without requests: they are on another engine's page, or too short to be seen.
+    progresses = age is not None and age < view.limits["symptom.memory"]
+    empty = (running == 0 and waiting == 0) or view.stale_gauges
+    if view.stale_gauges:
+        evidence["detail"] = "the clients of all these requests left while the engine still worked"
+    high = usage is not None and usage > threshold
+    return Judgement.active_if(high and empty and not asleep and not progresses, evidence)
 
 
 ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="engine_stalled",
-        title="The engine is stalled while its health check may be green",
-        when="regime stalled: requests in the engine, and no counter and no usage moves for 30 s"
-        " (300 s before its first token)",
+        title="Engine stalled: its requests make no progress",
+        when="regime stalled: requests in the engine, and no counter and no usage changes for 30 s (300 s before its"
+        " first token)",
         severity=Severity.CRITICAL,
-        scope=Scope.ENGINE,
-        for_s=0,
-        keep_s=60,
         judge=_engine_stalled,
-        meaning="Requests are in the engine, scrapes succeed, and no counter and no usage has moved. A hung engine"
-        " freezes its gauges, so nothing else tells.",
+        meaning="Requests are in the engine and scrapes succeed, but no counter and no usage has changed. The health"
+        " check may be green. A hung engine freezes its gauges, so no other symptom shows it.",
         causes=(
-            "the engine process hangs or died without the API server noticing",
-            "a request at the head of the queue can never be scheduled (signs_of_life in the evidence)",
+            "The engine process hangs or died, and the API server did not notice",
+            "The request at the head of the queue can never be scheduled (signs_of_life in the evidence)",
         ),
         actions=(
-            Action("send one short request: if it is answered, nothing hangs, and the gauges are stale"),
+            Action("Send one short request. If it is answered, nothing hangs and the gauges are stale."),
             Action(
-                "collect before restarting: the log's last lines, py-spy dump of the engine process, nvidia-smi"
+                "Collect evidence before a restart: the last lines of the log, py-spy dump of the engine process,"
+                " nvidia-smi."
             ),
-            Action("restart the server; route traffic away from it until then"),
+            Action("Route traffic away and restart the server."),
             Action(
-                "if signs_of_life says that it still schedules: a request at the head can never run. Keep"
-                " --max-model-len below what the cache holds, and --max-num-batched-tokens above the longest prompt",
+                "If signs_of_life shows that the scheduler still runs, the head of the queue can never run. Set"
+                " --max-model-len below what the cache holds, and --max-num-batched-tokens above the longest prompt"
+                " (needs a restart).",
                 "--max-model-len",
             ),
+        ),
+        runbook=Runbook(
+            "Requests hang until their clients give up, while health checks stay green and routers send more.",
+            ("progress", "running", "waiting", "usage"),
+            "counters move again: the age of the newest progress stays near 0",
         ),
         explains=(
             "kv_near_full",
@@ -108,26 +108,29 @@ ROWS: tuple[Symptom, ...] = (
     ),
     Symptom(
         id="kv_usage_stuck",
-        title="Cache in use while nothing runs or waits",
-        when="usage > {usage} for {for} with nothing running or waiting, or only requests whose clients"
-        " have gone",
+        title="KV cache in use without any request",
+        when="usage > {usage} for {for} with nothing running or waiting, or only requests whose clients left",
         severity=Severity.WARNING,
-        scope=Scope.ENGINE,
         for_s=60,
         keep_s=10,
         judge=_kv_usage_stuck,
-        thresholds=(Threshold("kv_usage_stuck.usage", 0.05, "ratio", "Usage above this.", high=1),),
-        meaning="Blocks are held by nobody who is alive, or the gauge is frozen; routers that go by it will avoid"
-        " this server.",
+        thresholds=(share("usage", 0.05, "Fires above this usage."),),
+        meaning="Blocks are held without a live request, or the gauge is frozen. Routers that go by usage avoid this"
+        " server.",
         causes=(
-            "blocks leaked after aborted requests",
-            "the gauge was not written since its requests were aborted (before vLLM 0.10.2 always so)",
-            "blocks of finished requests wait to be fetched by a decode server (disaggregated prefill)",
+            "Blocks leaked after aborted requests",
+            "The gauge was not written after its requests were aborted (always before vLLM 0.10.2)",
+            "Blocks of finished requests wait for a decode server to fetch them (disaggregated prefill)",
         ),
         actions=(
-            Action("send one short request: a frozen gauge goes right with the next step"),
-            Action("if usage stays, restart at a quiet moment and report it"),
+            Action("Send one short request: the next step corrects a frozen gauge."),
+            Action("If usage stays, restart vLLM at a quiet time and report it as a bug of vLLM."),
         ),
-        origin="vllm-project/vllm #29928 (usage 0.99 for ever, the router starved the pod)",
+        runbook=Runbook(
+            "The cache has less room than it should, and routers that go by usage avoid this server.",
+            ("usage", "running", "waiting", "progress"),
+            "usage falls to 0 while nothing runs or waits",
+        ),
+        origin="vllm-project/vllm #29928 (usage stayed at 0.99, the router starved the pod)",
     ),
 )

@@ -1,109 +1,100 @@
-"""The symptom of a cache that is thrashed: running requests lose their blocks and are computed again."""
+"""KV cache thrashing: running requests lose their blocks and are recomputed."""
 
 from __future__ import annotations
 
 from kvwatch.core.history.regimes import Regime
 from kvwatch.core.history.window import Sample, increase
 from kvwatch.core.judgement.derive import MINUTE, TWO_MINUTES
-from kvwatch.core.judgement.symptoms.actions import FEWER, FP8, LENGTH, MORE_KV, REPLICA
-from kvwatch.core.judgement.symptoms.evidence_tools import (
-    computed_once,
-    gained,
-    gauges,
-    judge_if,
-    missing_signals,
-    recently,
-    regime_seconds,
-    unknown,
-)
-from kvwatch.core.judgement.symptoms.row import Action, EngineView, Judgement, Scope, Severity, Symptom
-from kvwatch.core.judgement.thresholds import Threshold
+from kvwatch.core.judgement.symptoms.actions import CAP_OUTPUTS, FEWER, FP8, MORE_KV, REPLICA
+from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Severity, Symptom
+from kvwatch.core.judgement.symptoms.views import EngineView, gauges, once_per_sample, requires
+from kvwatch.core.judgement.thresholds import Threshold, multiple
 from kvwatch.core.model.signals import CORE
 from kvwatch.core.model.snapshot import FROM_LOG
 
+_PREFILL_ONLY = 20
+"""From this many prompt tokens per generated token, an engine does little but prefill."""
 
-@computed_once
+
+@once_per_sample
 def preemptions(view: EngineView) -> tuple[float | None, float, float]:
-    """Preemptions and finished requests over two minutes, and the requests that the former are measured by.
+    """Preemptions over two minutes, finished requests, and the number of requests to divide the preemptions by.
 
-    Those are the finished ones, or those at work where fewer finish: at the start of a long queue nothing has
-    finished yet, and a few preemptions among many that run are no storm. A log does not count finished ones: there
-    it is what `_served` makes of them.
+    The divisor is the number of finished requests, or the mean number of running ones if that is larger: at the start
+    of a long queue nothing has finished yet, and a few preemptions among many running requests are no storm. A log
+    does not count finished requests; they are then estimated (`_estimate_finished`).
     """
     rows = view.samples(TWO_MINUTES)
     preempted, finished = increase(rows, "preemptions_total"), increase(rows, "requests_finished_total")
     if finished is None and FROM_LOG in view.snapshot.features:
-        finished = _served(view, rows)
+        finished = _estimate_finished(view, rows)
     if preempted is None and len(rows) == 1:
         preempted = 0.0
-    at_work = [row.running for row in rows if row.running is not None]
-    mean = sum(at_work) / len(at_work) if at_work else 0.0
+    running = [row.running for row in rows if row.running is not None]
+    mean = sum(running) / len(running) if running else 0.0
     return preempted, finished or 0.0, max(finished or 0.0, mean, 1.0)
 
 
-def _served(view: EngineView, rows: list[Sample]) -> float | None:
-    """Requests that came through, estimated: tokens computed per mean footprint of a running one; None if the
-    capacity is not known. Prompts computed again make it more, and so the judgement milder."""
+def _estimate_finished(view: EngineView, rows: list[Sample]) -> float | None:
+    """Finished requests, estimated as computed tokens / mean footprint of a running request; None without a capacity.
+
+    Recomputed prompts raise the estimate, so the judgement is milder.
+    """
     capacity = view.derived.get("kv_cache_capacity_tokens")
-    held = [(row.usage or 0.0) / row.running for row in rows if row.running]
-    mean = capacity * sum(held) / len(held) if capacity and held else 0.0
+    shares = [(row.usage or 0.0) / row.running for row in rows if row.running]
+    mean = capacity * sum(shares) / len(shares) if capacity and shares else 0.0
     tokens = [increase(rows, name) or 0.0 for name in ("prompt_tokens_total", "generation_tokens_total")]
     return sum(tokens) / mean if mean else None
 
 
 def _recomputed_tokens(view: EngineView) -> float | None:
-    """Prompt tokens of the last two minutes that must have been computed again, at least; None if that can't be told.
+    """A lower bound of the prompt tokens recomputed in the last two minutes; None if unknown.
 
-    What was computed once is the prompts of the requests that finished, and those in the engine, which can hold no
-    more than the peak of usage times the capacity. Found tokens were not computed. A client that goes away after its
-    first token leaves a request that never finishes, so where more had a first token, it is so many mean prompts.
+    Tokens computed once are those of finished requests and those in the engine, which holds at most peak usage x
+    capacity. Tokens found in a cache were not computed. A client that leaves after its first token leaves a request
+    that never finishes; if first tokens outnumber finished requests, each counts as a mean prompt.
     """
     rows, capacity = view.samples(TWO_MINUTES), view.derived.get("kv_cache_capacity_tokens")
-    came, done = increase(rows, "prompt_tokens_total"), increase(rows, "request_prompt_tokens/sum")
-    if capacity is None or came is None or done is None:
+    prompts, done = increase(rows, "prompt_tokens_total"), increase(rows, "request_prompt_tokens/sum")
+    if capacity is None or prompts is None or done is None:
         return None
     found = increase(rows, "prefix_cache_hit_tokens_total") or 0.0
     found += increase(rows, "external_prefix_cache_hit_tokens_total") or 0.0
-    held = capacity * max((row.usage for row in rows if row.usage is not None), default=0.0)
+    in_engine = capacity * max((row.usage for row in rows if row.usage is not None), default=0.0)
     finished = increase(rows, "request_prompt_tokens") or 0.0
-    seen = gained(view, "time_to_first_token_seconds", TWO_MINUTES)
+    seen = view.observed("time_to_first_token_seconds", TWO_MINUTES)
     begun = seen.count * done / finished if seen is not None and finished else 0.0
-    return max(came - found - max(done, begun) - held, 0.0)
+    return max(prompts - found - max(done, begun) - in_engine, 0.0)
 
 
-def _starved(view: EngineView) -> bool:
-    """Next to nothing is generated beside the prompts that are computed, in a cache that was full for most of a
-    minute."""
+def _only_prefills(view: EngineView) -> bool:
+    """Whether hardly anything is generated besides prefill, in a cache that was full for most of a minute."""
     rows = view.samples(TWO_MINUTES)
     prompts, generated = increase(rows, "prompt_tokens_total"), increase(rows, "generation_tokens_total")
-    full = regime_seconds(view, MINUTE, Regime.FULL, Regime.KV_LIMITED)
-    return full > MINUTE / 2 and (generated or 0.0) * _PROMPTS_DOMINATE <= (prompts or 0.0)
+    full = view.regime_seconds(MINUTE, Regime.FULL, Regime.KV_LIMITED)
+    return full > MINUTE / 2 and (generated or 0.0) * _PREFILL_ONLY <= (prompts or 0.0)
 
 
+@requires(*CORE)
 def _kv_thrashing(view: EngineView) -> Judgement:
-    if reason := missing_signals(view, *CORE):
-        return unknown(reason)
-    if reason := missing_signals(view, "preemptions_total"):
-        return _uncounted(view, reason)
+    if reason := view.missing("preemptions_total"):
+        return _without_counter(view, reason)
     preempted, finished, requests = preemptions(view)
-    ratio = None if preempted is None else preempted / requests
-    mark, wanted = view.limits["regime.full_usage"], view.limits["regime.demand"]
-    pressed = recently(
-        view,
-        lambda row: (row.demand is not None and row.demand >= wanted) or (row.usage or 0.0) >= mark,
+    limits = view.limits
+    full, demand = limits["regime.full_usage"], limits["regime.demand"]
+    under_pressure = view.recently(
+        lambda row: (row.demand is not None and row.demand >= demand) or (row.usage or 0.0) >= full
     )
-    recomputed = _recomputed_tokens(view) if _starved(view) else None
-    capacity = view.derived.get("kv_cache_capacity_tokens") or 0.0
-    enough = view.limits["kv_thrashing.recomputed"] * capacity
-    again = recomputed is not None and recomputed >= enough
+    recomputed = _recomputed_tokens(view) if _only_prefills(view) else None
+    enough = limits["kv_thrashing.recomputed"] * (view.derived.get("kv_cache_capacity_tokens") or 0.0)
     evidence = {
         **gauges(view),
         "preemptions": preempted,
         "finished_requests": finished if "requests_finished_total" in view.snapshot.values else None,
-        "preemptions_per_request": ratio,
+        "preemptions_per_request": None if preempted is None else preempted / requests,
         "window_seconds": TWO_MINUTES,
-        "threshold_preemptions": view.limits["kv_thrashing.preemptions"],
-        "threshold_preemptions_per_request": view.limits["kv_thrashing.per_request"],
+        "threshold_preemptions": limits["kv_thrashing.preemptions"],
+        "threshold_preemptions_per_request": limits["kv_thrashing.per_request"],
         "kv_cache_usage_peak_1m_ratio": view.derived.get("kv_cache_usage_peak_1m_ratio"),
     }
     if recomputed is not None:
@@ -111,110 +102,97 @@ def _kv_thrashing(view: EngineView) -> Judgement:
         evidence["threshold_recomputed_prompt_tokens_at_least"] = enough
     storm = (
         preempted is not None
-        and preempted >= view.limits["kv_thrashing.preemptions"]
-        and preempted >= view.limits["kv_thrashing.per_request"] * requests
+        and preempted >= limits["kv_thrashing.preemptions"]
+        and preempted >= limits["kv_thrashing.per_request"] * requests
     )
-    return judge_if((storm or again) and pressed, evidence)
+    recomputes = recomputed is not None and recomputed >= enough
+    return Judgement.active_if((storm or recomputes) and under_pressure, evidence)
 
 
-def outgrown(rows: list[Sample]) -> float | None:
+def generated_per_prompt_token(rows: list[Sample]) -> float | None:
     """Tokens generated per prompt token; None without prompts.
 
-    While requests wait for the cache, it is about as many preemptions per finished request as there can be: room is
-    made for a prompt, so what a finished request leaves is given to new prompts at once, and what these grow by has
-    to be taken from one of them. (Of public and recorded incidents: at 0.25 it was 0.2, at 3 to 4 it was 2.2.)
+    While requests wait for the cache, this is about the upper bound of preemptions per finished request: vLLM admits
+    a request when its prompt fits, and gives freed blocks to new prompts at once, so what running requests grow by
+    is taken from one of them. In public and recorded incidents 0.25 came with 0.2 preemptions, 3 to 4 with 2.2.
     """
     prompts, generated = increase(rows, "prompt_tokens_total"), increase(rows, "generation_tokens_total")
     return generated / prompts if prompts and generated is not None else None
 
 
-def _uncounted(view: EngineView, reason: str) -> Judgement:
-    """Without a count of preemptions, as in most logs, what the speeds of prompts and outputs tell.
+def _without_counter(view: EngineView, reason: str) -> Judgement:
+    """Judges by the rates of prompt and output tokens, because most logs do not count preemptions.
 
-    Either shows that requests are computed again: prompts are computed all the time in a full cache where nothing
-    waits and hardly anything is generated; or requests wait for the cache, and outputs are longer than prompts
-    (`outgrown`).
+    Requests are recomputed if prompts are computed all the time in a full cache while nothing waits and hardly
+    anything is generated, or if requests wait for the cache and outputs are longer than prompts
+    (`generated_per_prompt_token`).
     """
     if FROM_LOG not in view.snapshot.features:
-        return unknown(reason)
-    rows = view.samples(TWO_MINUTES)
-    waited, share = regime_seconds(view, MINUTE, Regime.KV_LIMITED), outgrown(rows)
-    need, enough = view.limits["kv_exhausted.share"] * MINUTE, view.limits["kv_thrashing.outgrown"]
+        return Judgement.unknown(reason)
+    rows, limits = view.samples(TWO_MINUTES), view.limits
+    waited, growth = view.regime_seconds(MINUTE, Regime.KV_LIMITED), generated_per_prompt_token(rows)
+    need, enough = limits["kv_exhausted.share"] * MINUTE, limits["kv_thrashing.outgrown"]
     evidence = {
         **gauges(view),
         "prompt_tokens": increase(rows, "prompt_tokens_total"),
         "generated_tokens": increase(rows, "generation_tokens_total"),
-        "preemptions_per_request_at_most": share,
+        "preemptions_per_request_at_most": growth,
         "kv_limited_seconds": waited,
-        "full_seconds": regime_seconds(view, MINUTE, Regime.FULL, Regime.KV_LIMITED),
+        "full_seconds": view.regime_seconds(MINUTE, Regime.FULL, Regime.KV_LIMITED),
         "window_seconds": MINUTE,
         "threshold_seconds": need,
         "threshold_preemptions_per_request_at_most": enough,
-        "detail": "the log does not count preemptions: told by the speeds of prompts and outputs",
+        "detail": "estimated from prompt and output token rates, because the log does not count preemptions",
     }
-    full = view.limits["regime.full_usage"]
-    if _starved(view):
-        return judge_if(recently(view, lambda row: (row.usage or 0.0) >= full and not row.waiting), evidence)
-    still = recently(view, lambda row: row.regime == Regime.KV_LIMITED)
-    if waited <= need or share is None or share < enough or not still:
-        return unknown(reason)
-    return judge_if(True, evidence)
+    if _only_prefills(view):
+        full = limits["regime.full_usage"]
+        still = view.recently(lambda row: (row.usage or 0.0) >= full and not row.waiting)
+        return Judgement.active_if(still, evidence)
+    still = view.recently(lambda row: row.regime == Regime.KV_LIMITED)
+    if waited <= need or growth is None or growth < enough or not still:
+        return Judgement.unknown(reason)
+    return Judgement.active_if(True, evidence)
 
-
-#: Prompt tokens per generated one from which an engine does little but prefill.
-_PROMPTS_DOMINATE = 20
 
 ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="kv_thrashing",
-        title="Requests are preempted and computed again",
-        when="≥ {per_request} preemptions per request and ≥ {preemptions} in 2 min under pressure, or"
-        " prompt tokens worth ≥ {recomputed} of the cache computed again in 2 min while hardly anything is"
-        " generated",
+        title="KV cache thrashing",
+        when="≥ {preemptions} preemptions in 2 min and ≥ {per_request} per request under cache pressure, or"
+        " recomputed prompts worth ≥ {recomputed} × the cache in 2 min while hardly anything is generated",
         severity=Severity.CRITICAL,
-        scope=Scope.ENGINE,
         for_s=10,
-        keep_s=60,
         judge=_kv_thrashing,
         thresholds=(
-            Threshold(
-                "kv_thrashing.per_request",
-                0.3,
-                "ratio",
-                "Preemptions over 2 min per request, finished or at work.",
+            multiple(
+                "per_request", 0.3, "Fires at this many preemptions per finished or running request in 2 min."
             ),
+            Threshold("preemptions", 3, "preemptions", "Fewer preemptions than this in 2 min are ignored."),
             Threshold(
-                "kv_thrashing.preemptions", 3, "preemptions", "Fewer preemptions in 2 min are no storm."
-            ),
-            Threshold(
-                "kv_thrashing.recomputed",
+                "recomputed",
                 0.5,
                 "ratio",
-                "Or: prompt tokens computed again in 2 min, as a share of what the cache holds, while next to nothing"
-                " is generated.",
-                high=1000,
+                "Or: prompt tokens recomputed in 2 min, in multiples of the cache.",
             ),
-            Threshold(
-                "kv_thrashing.outgrown",
+            multiple(
+                "outgrown",
                 1,
-                "ratio",
-                "Or, from a log that counts no preemptions: tokens generated per prompt token while requests wait for"
-                " the cache.",
-                high=1000,
+                "Or, from a log: generated tokens per prompt token while requests wait for the cache.",
             ),
         ),
-        meaning="The cache is too small for what is admitted: running requests lose their blocks and are computed"
-        " again, which costs throughput and stretches every latency.",
+        meaning="The cache is too small for the running requests: they evict each other and are recomputed."
+        " Throughput falls and every latency grows.",
         causes=(
-            "more requests are admitted than the cache holds at their full length",
-            "outputs grow after admission, when room was made for the prompt alone",
-            "one of several engines gets more than its share (engine_imbalance then fires too): mend that first",
+            "More requests are admitted than the cache holds at their full length",
+            "Outputs grow after admission; vLLM makes room only for the prompt",
+            "One of several engines gets more than its share (engine_imbalance fires too): fix that first",
         ),
         actions=(
-            LENGTH,
+            CAP_OUTPUTS,
             FEWER,
             Action(
-                "keep a few per cent of the blocks free at admission: --watermark 0.02 to 0.05",
+                "Keep blocks free at admission: --watermark 0.02, then 0.05. First tokens take longer, inter-token"
+                " latency improves (needs a restart).",
                 "--watermark",
                 ("v1",),
                 feature="watermark",
@@ -222,6 +200,11 @@ ROWS: tuple[Symptom, ...] = (
             FP8,
             MORE_KV,
             REPLICA,
+        ),
+        runbook=Runbook(
+            "Throughput falls while the GPU works hard. Answers pause in the middle, and every latency grows.",
+            ("preemptions", "demand", "usage", "lengths", "capacity", "ttft", "itl"),
+            "preemptions per finished request fall to 0 at the same load, and demand stays below 1",
         ),
         explains=(
             "kv_near_full",
@@ -233,7 +216,8 @@ ROWS: tuple[Symptom, ...] = (
             "shared_prefix_slow",
             "ttft_high",
         ),
-        origin="vllm-project/vllm #44594 (2.4 preemptions a request); 0.2 a request in a public incident was a queue,"
-        " not a storm; vllm-project/vllm #21809 (nothing waits, usage 0.97, and prompts are computed over and over)",
+        origin="vllm-project/vllm #44594: 2.4 preemptions per request. A public incident with 0.2 per request was a"
+        " queue, not a storm. vllm-project/vllm #21809: nothing waits, usage 0.97, prompts are recomputed all the"
+        " time",
     ),
 )

@@ -1,51 +1,51 @@
-// Keeps the page up to date: asks for it again, takes over what changed, and says so when it can't.
+// Keeps the page up to date: fetches it again, patches what changed, and shows when the connection is lost.
 
 import { Charts } from "./charts.js";
 import { morph } from "./morph.js";
 
-const EVERY_MS = 2000;
-const PATIENCE_MS = 8000;
-const LONGEST_MS = 30000;
+const REFRESH_MS = 2000;
+const TIMEOUT_MS = 8000;
+const MAX_RETRY_MS = 30000;
 
 const main = document.querySelector("main");
 const live = document.querySelector("#live");
 const charts = new Charts(main);
-const words = document.createElement("span");
-const wait = document.createElement("span");
+const status = document.createElement("span");
+const countdown = document.createElement("span");
 const button = document.createElement("button");
-const told = document.createElement("p");
-wait.setAttribute("aria-hidden", "true"); // a count that goes down is not for reading out
-told.className = "unseen";
-told.setAttribute("role", "status");
-live.append(words, wait, " ", button);
-document.body.append(told);
+const announcement = document.createElement("p");
+countdown.setAttribute("aria-hidden", "true"); // a screen reader would read out every second
+announcement.className = "unseen";
+announcement.setAttribute("role", "status");
+live.append(status, countdown, " ", button);
+document.body.append(announcement);
 
 let timer = 0;
 let failures = 0;
 let lostAt = 0;
 let paused = false;
-let again = 0;
+let refreshAt = 0;
 
-/** The findings on a page: title by id. */
-function findings(of) {
-  return new Map([...of.querySelectorAll("[data-finding]")].map((one) => [one.id, one.dataset.finding]));
+/** The findings on the page: title by id. */
+function findings() {
+  return new Map([...main.querySelectorAll("[data-finding]")].map((one) => [one.id, one.dataset.finding]));
 }
 
-/** Tells those who do not see the page what began and what ended. */
-function tell(before, after) {
-  const began = [...after].filter(([id]) => !before.has(id));
-  const ended = [...before].filter(([id]) => !after.has(id));
-  const lines = [...began.map(([, title]) => `New: ${title}.`), ...ended.map(([, title]) => `Over: ${title}.`)];
-  if (lines.length) told.textContent = lines.join(" ");
-  for (const [id] of began) document.getElementById(id)?.classList.add("new");
+/** Announces new and resolved findings to screen readers, and marks the new ones. */
+function announce(before, after) {
+  const added = [...after].filter(([id]) => !before.has(id));
+  const resolved = [...before].filter(([id]) => !after.has(id));
+  const lines = [...added.map(([, title]) => `New: ${title}.`), ...resolved.map(([, title]) => `Resolved: ${title}.`)];
+  if (lines.length) announcement.textContent = lines.join(" ");
+  for (const [id] of added) document.getElementById(id)?.classList.add("new");
 }
 
-/** kvwatch answers, and no longer has what this page is about. */
-class Gone extends Error {}
+/** kvwatch answers, but no longer has the engine of this page. */
+class EngineGone extends Error {}
 
-async function ask() {
-  const answer = await fetch(location.pathname + location.search, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
-  if (answer.status === 404) throw new Gone("This engine is no longer there");
+async function fetchPage() {
+  const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
+  if (answer.status === 404) throw new EngineGone("This engine is gone");
   if (!answer.ok) throw new Error(`kvwatch answered ${answer.status}`);
   return new DOMParser().parseFromString(await answer.text(), "text/html");
 }
@@ -54,58 +54,55 @@ async function refresh() {
   clearTimeout(timer);
   if (document.hidden || paused) return;
   try {
-    const fresh = await ask();
-    if (fresh.body.dataset.version !== document.body.dataset.version) return location.reload();
-    const before = findings(main);
-    morph(main, fresh.querySelector("main"));
-    tell(before, findings(main));
+    const page = await fetchPage();
+    if (page.body.dataset.version !== document.body.dataset.version) return location.reload();
+    const before = findings();
+    morph(main, page.querySelector("main"));
+    announce(before, findings());
     await charts.refresh();
     failures = 0;
-    say("Live", "");
-    later(EVERY_MS);
+    show("Live");
+    schedule(REFRESH_MS);
   } catch (error) {
     if (!failures) lostAt = Date.now();
     failures += 1;
-    const why = error.name === "TimeoutError" ? "no answer" : error instanceof TypeError ? "not reachable" : error.message;
-    const at = new Date(lostAt).toISOString().slice(11, 19); // in UTC, as all times of the page
-    const lost = `Connection lost at ${at} UTC (${why})`;
-    say(`${error instanceof Gone ? error.message : lost}: what is below is old.`, "lost");
-    later(Math.min(1000 * 2 ** (failures - 1), LONGEST_MS) * (0.8 + 0.4 * Math.random()));
+    const why = error.name === "TimeoutError" ? "timeout" : error instanceof TypeError ? "unreachable" : error.message;
+    const at = new Date(lostAt).toISOString().slice(11, 19); // UTC, like all times on the page
+    const lost = error instanceof EngineGone ? error.message : `Connection lost at ${at} UTC (${why})`;
+    show(`${lost}. The data below is out of date.`, "lost");
+    schedule(Math.min(1000 * 2 ** (failures - 1), MAX_RETRY_MS) * (0.8 + 0.4 * Math.random()));
   }
 }
 
-function later(ms) {
+function schedule(ms) {
   clearTimeout(timer);
-  again = Date.now() + ms;
+  refreshAt = Date.now() + ms;
   timer = setTimeout(refresh, ms);
 }
 
-function say(text, name) {
-  if (words.textContent !== text) words.textContent = text;
-  words.className = name;
+function show(text, name = "") {
+  if (status.textContent !== text) status.textContent = text;
+  status.className = name;
+}
+
+function pause(now) {
+  paused = now;
+  button.textContent = paused ? "Resume" : "Pause";
+  if (paused) show("Paused. The data below is not updated.");
 }
 
 setInterval(() => {
-  const left = Math.max(Math.ceil((again - Date.now()) / 1000), 0);
-  wait.textContent = failures && !paused ? ` Asking again in ${left} s.` : "";
+  const left = Math.max(Math.ceil((refreshAt - Date.now()) / 1000), 0);
+  countdown.textContent = failures && !paused ? ` Retrying in ${left} s.` : "";
 }, 500);
-
-function label() {
-  button.textContent = paused ? "Go on" : "Pause";
-}
-
 button.type = "button";
 button.addEventListener("click", () => {
-  paused = !paused;
-  label();
-  if (paused) say("Paused: what is below is old.", "");
-  else refresh();
+  pause(!paused);
+  refresh();
 });
-document.addEventListener("visibilitychange", () => {
-  if (!document.hidden) refresh();
-});
-label();
+document.addEventListener("visibilitychange", refresh);
+pause(false);
 charts.refresh().then(() => {
-  say("Live", "");
-  later(EVERY_MS);
+  show("Live");
+  schedule(REFRESH_MS);
 }, refresh);

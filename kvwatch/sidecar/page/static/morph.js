@@ -1,15 +1,14 @@
-// Makes one tree of the page like another, changing only what differs: focus, what is unfolded, selected text and
-// the position on the page stay. What is marked `data-keep` belongs to the script: its attributes follow, its inside
-// stays.
+// Patches one tree of elements to equal another and changes only what differs. So focus, unfolded parts, selected text
+// and the scroll position stay. The children of an element with `data-keep` belong to the script and stay, too.
 
-/** Makes `old` like `fresh`, two elements of the same name. */
+/** Patches `old` to equal `fresh`, an element of the same name. */
 export function morph(old, fresh) {
   attributes(old, fresh);
   if (!old.hasAttribute("data-keep")) children(old, fresh);
 }
 
 function attributes(old, fresh) {
-  const users = old.localName === "details" ? ["open"] : []; // unfolded or not is the reader's to say
+  const users = old.localName === "details" ? ["open"] : []; // the reader folds and unfolds
   for (const { name, value } of fresh.attributes) {
     if (!users.includes(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
@@ -20,10 +19,9 @@ function attributes(old, fresh) {
 
 function children(old, fresh) {
   const named = new Map([...old.children].filter((one) => one.id).map((one) => [one.id, one]));
-  const wanted = new Set([...fresh.children].map((one) => one.id).filter(Boolean));
   let at = old.firstChild;
   for (const one of [...fresh.childNodes]) {
-    const match = one.id && named.has(one.id) ? named.get(one.id) : next(at, one, wanted);
+    const match = one.id && named.has(one.id) ? named.get(one.id) : sameKind(at, one);
     if (!match) {
       old.insertBefore(document.importNode(one, true), at);
       continue;
@@ -40,9 +38,7 @@ function children(old, fresh) {
   }
 }
 
-/** The node at this place, if it can become `one`. One that has a name stays for that which has the same. */
-function next(at, one, wanted) {
-  if (!at || at.nodeType !== one.nodeType || at.nodeName !== one.nodeName) return null;
-  if (one.id || (at.id && wanted.has(at.id))) return null;
-  return at.id ? null : at;
+/** `at`, if it can be patched to equal `one`. Elements with an id match by that alone. */
+function sameKind(at, one) {
+  return at && at.nodeName === one.nodeName && !at.id && !one.id ? at : null;
 }

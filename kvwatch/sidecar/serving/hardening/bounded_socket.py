@@ -1,14 +1,18 @@
-"""The listening socket that bounds how many connections are open, whatever clients do.
+"""The listening socket, which limits the number of open connections whatever clients do.
 
 Theory of operation
-    Every connection takes a file descriptor, and one that kvwatch has not got is one with which it can't scrape.
-    So only so many are held (`most`, at most half of what the process may open). One more than that is let in
-    at the expense of the one that has been open longest and is not being answered, so that a flood of connections
-    that say nothing does not keep out who asks. If the process has no descriptor left all the same, the connection is
-    taken with one held back for that, and closed: the event loop never sees the error, which it would log and
-    retry without end.
+    Every connection takes a file descriptor that kvwatch may need for a scrape. So at most `most` connections
+    are open, by default 100 and at most half of what the process may open. A connection beyond that displaces
+    the oldest one that is not being answered, so a flood of idle connections does not lock others out. If no
+    descriptor is left at all, the connection is accepted with a reserved one and closed; the event loop would
+    log that error and retry forever.
 
-    A connection is closed by `shutdown`: the event loop, which owns it, then sees its end and lets go of it.
+    A connection is closed by `shutdown`; the event loop, which owns it, then sees its end and closes the
+    descriptor.
+
+Fault tests: ``test_a_flood_of_connections_that_ask_nothing_keeps_nobody_out`` fails with a plain socket and
+uvicorn's `limit_concurrency`; ``test_without_a_file_descriptor_left_a_connection_is_taken_and_closed`` needs
+the reserved one.
 """
 
 from __future__ import annotations
@@ -23,96 +27,95 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
-MOST_CONNECTIONS = 100
+MAX_CONNECTIONS = 100
 BATCH = 8
-"""How many are accepted in one go at most; so many may be open beyond `most` for a moment, twice over."""
+"""Most connections accepted at once. Up to twice as many may be open beyond `most` for a moment."""
 _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE})
 
 
-def most_connections() -> int:
-    """How many connections may be open, by what the process may open at all."""
+def max_connections() -> int:
+    """The limit that follows from the process's limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(min(MOST_CONNECTIONS, soft // 2), 1)
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(min(MAX_CONNECTIONS, soft // 2), 1)
 
 
 @dataclass(slots=True)
-class _Held:
-    connection: socket.socket
+class _Connection:
+    sock: socket.socket
     since: float
     ending: bool = False
 
-    def shut(self) -> None:
+    def shut_down(self) -> None:
         self.ending = True
-        with contextlib.suppress(OSError):  # its client was faster
-            self.connection.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # the client was faster
+            self.sock.shutdown(socket.SHUT_RDWR)
 
 
 class BoundedSocket(socket.socket):
-    """Accepts as a socket does. `known` and `busy` say which descriptors a protocol has, and which it answers."""
+    """`known` and `busy` return the file descriptors that have a protocol, and those that are being answered."""
 
     def __init__(self, sock: socket.socket, most: int | None = None) -> None:
         super().__init__(fileno=sock.detach())
-        self.most = most or most_connections()
+        self.most = most or max_connections()
         self.busy: Callable[[], Container[int]] = frozenset
         self.known: Callable[[], Container[int]] = frozenset
-        self.turned_away = 0
-        self._open: dict[int, _Held] = {}
-        self._spare: int | None = os.open(os.devnull, os.O_RDONLY)
+        self.closed_connections = 0
+        self._open: dict[int, _Connection] = {}
+        self._reserved: int | None = os.open(os.devnull, os.O_RDONLY)
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection; BlockingIOError if there is none, or none that can be held."""
+        """The next connection; BlockingIOError without one, or without room for it."""
         try:
-            connection, address = super().accept()
+            sock, address = super().accept()
         except OSError as error:
-            if error.errno in _NONE_LEFT and self._turn_one_away():
+            if error.errno in _NONE_LEFT and self._close_next():
                 raise BlockingIOError(errno.EAGAIN, "no file descriptor left") from None
             raise
-        self._forget_closed()
-        if len(self._open) >= self.most + 2 * BATCH or (
-            len(self._open) >= self.most and not self._make_room()
-        ):
-            self.turned_away += 1
-            connection.close()
+        self._drop_closed()
+        excess = len(self._open) - self.most
+        if excess >= 2 * BATCH or (excess >= 0 and not self._make_room()):
+            self.closed_connections += 1
+            sock.close()
             raise BlockingIOError(errno.EAGAIN, "too many connections")
-        self._open[connection.fileno()] = _Held(connection, time.monotonic())
-        return connection, address
+        self._open[sock.fileno()] = _Connection(sock, time.monotonic())
+        return sock, address
 
     def close(self) -> None:
         super().close()
-        if self._spare is not None:
-            os.close(self._spare)
-            self._spare = None
+        if self._reserved is not None:
+            os.close(self._reserved)
+            self._reserved = None
 
     def sweep(self, longest_s: float) -> None:
-        """Closes what has been open for so long and is in no protocol's hands yet: handshakes that never end."""
-        self._forget_closed()
+        """Closes connections that have had no protocol for so long: TLS handshakes that never end."""
+        self._drop_closed()
         known, now = self.known(), time.monotonic()
-        for fileno, held in self._open.items():
-            if now - held.since >= longest_s and fileno not in known:
-                held.shut()
+        for fileno, one in self._open.items():
+            if now - one.since >= longest_s and fileno not in known:
+                one.shut_down()
 
-    def _forget_closed(self) -> None:
-        self._open = {n: held for n, held in self._open.items() if held.connection.fileno() == n}
+    def _drop_closed(self) -> None:
+        self._open = {n: one for n, one in self._open.items() if one.sock.fileno() == n}
 
     def _make_room(self) -> bool:
-        """Closes the connection that has been open longest and is not being answered; whether there was one."""
+        """Closes the oldest connection that is not being answered; returns whether there was one."""
         busy = self.busy()
-        for fileno, held in self._open.items():
-            if not held.ending and fileno not in busy:
-                held.shut()
-                self.turned_away += 1
+        for fileno, one in self._open.items():
+            if not one.ending and fileno not in busy:
+                one.shut_down()
+                self.closed_connections += 1
                 return True
         return False
 
-    def _turn_one_away(self) -> bool:
-        """Takes a connection with the descriptor held back, and closes it; whether that went well."""
-        if self._spare is None:
+    def _close_next(self) -> bool:
+        """Accepts a connection with the reserved descriptor and closes it; returns whether that succeeded."""
+        if self._reserved is None:
             return False
-        os.close(self._spare)
-        self._spare = None
+        os.close(self._reserved)
+        self._reserved = None
         with contextlib.suppress(OSError):
             super().accept()[0].close()
-            self.turned_away += 1
+            self.closed_connections += 1
         with contextlib.suppress(OSError):
-            self._spare = os.open(os.devnull, os.O_RDONLY)
-        return self._spare is not None
+            self._reserved = os.open(os.devnull, os.O_RDONLY)
+        return self._reserved is not None

@@ -1,0 +1,70 @@
+"""A finding as laid-out text: the parts that the terminal, the page, the log and notifications arrange."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvwatch.core.export.findings import Finding
+from kvwatch.core.model.snapshot import EngineKey
+from kvwatch.text.evidence import EvidenceText, evidence_texts
+from kvwatch.text.numbers import format_duration
+
+
+@dataclass(frozen=True, slots=True)
+class FindingText:
+    """The text of one finding, most important first. Names that a server chose are not escaped.
+
+    `where` are the target, the model and the engine, as far as the finding is about one. `actions` are in order.
+    `explained_by` are the ids of symptoms to fix first.
+    """
+
+    key: EngineKey
+    severity: str
+    title: str
+    symptom: str
+    where: tuple[str, ...]
+    firing_for: str
+    meaning: str
+    evidence: tuple[EvidenceText, ...]
+    causes: tuple[str, ...]
+    actions: tuple[str, ...]
+    explained_by: tuple[str, ...]
+
+    @property
+    def heading(self) -> str:
+        """``CRITICAL: KV cache thrashing``."""
+        return f"{self.severity.upper()}: {self.title}"
+
+    @property
+    def explanation(self) -> str:
+        """What to fix first; empty if no other symptom explains this one."""
+        causes = " and ".join(self.explained_by)
+        return f"Caused by {causes}: fix that first." if causes else ""
+
+    @property
+    def numbered_actions(self) -> tuple[str, ...]:
+        return tuple(f"{n}. {text}" for n, text in enumerate(self.actions, 1))
+
+    def evidence_line(self, limit: int | None = None) -> str:
+        """The evidence in one line; with `limit` its first numbers that are known."""
+        known = [one for one in self.evidence if limit is None or one.value]
+        return "; ".join(map(str, known[:limit]))
+
+
+def finding_text(found: Finding) -> FindingText:
+    """The text of a finding."""
+    key, symptom = found.key, found.symptom
+    where = (key.target, key.model_name, f"engine {key.engine}" if key.engine else "")
+    return FindingText(
+        key=key,
+        severity=str(symptom.severity),
+        title=symptom.title,
+        symptom=symptom.id,
+        where=tuple(part for part in where if part),
+        firing_for=format_duration(found.firing_s),
+        meaning=symptom.meaning,
+        evidence=evidence_texts(found.evidence),
+        causes=tuple(symptom.causes),
+        actions=found.actions,
+        explained_by=found.explained_by,
+    )
