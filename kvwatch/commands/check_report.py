@@ -21,6 +21,8 @@ from kvwatch.commands.terminal_layout import actions, causes, lay_out_finding, l
 from kvwatch.commands.watch import Watch
 from kvwatch.core.export import report
 from kvwatch.core.history.regimes import MEANING, Regime
+from kvwatch.core.judgement.advice.choose import choose
+from kvwatch.core.judgement.advice.situation import Situation
 from kvwatch.core.judgement.percentiles import LATENCIES, percentile_name
 from kvwatch.core.judgement.state import EngineState
 from kvwatch.core.judgement.symptoms import BY_ID
@@ -93,7 +95,7 @@ def _findings(watch: Watch, *, full: bool) -> Iterator[RenderableType]:
     """The findings in order. Findings of several engines with the same actions are laid out once."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for one in watch.findings():
-        same = one["symptom"], tuple(one["explained_by"]), tuple(one["actions"])
+        same = one["symptom"], tuple(one["explained_by"]), tuple(action["text"] for action in one["actions"])
         groups.setdefault(same, []).append(one)
     for first, *others in groups.values():
         yield Text()
@@ -118,7 +120,8 @@ def _unreadable(watch: Watch) -> Iterator[RenderableType]:
     row = BY_ID["signals_missing" if watch.state.failure in REACHABLE else "target_down"]
     yield Text()
     yield from causes(row.causes)
-    yield from actions([one.text for one in row.actions])
+    evidence = {"failure": str(watch.state.error.kind)} if watch.state.error else {}
+    yield from actions(choose(row.levers, row.do_not, Situation(row.id, evidence)))
 
 
 def _numbers(watch: Watch) -> Iterator[RenderableType]:

@@ -105,7 +105,7 @@ def _symptom_data(symptom: LoggedSymptom) -> dict[str, Any]:
         "explained_by": list(symptom.explained_by),
         "meaning": row.meaning,
         "causes": list(row.causes),
-        "actions": list(symptom.actions),
+        **symptom.advice.as_data(),
     }
 
 
@@ -113,7 +113,7 @@ def _print(name: str, found: Explanation, notes: list[str]) -> None:
     from rich.console import Group
     from rich.text import Text
 
-    from kvwatch.commands.terminal_layout import actions, items, lay_out_finding, line, paragraph
+    from kvwatch.commands.terminal_layout import items, lay_out_finding, line, paragraph, steps
 
     source = "standard input" if name == "-" else name
     parts: list[RenderableType] = [
@@ -128,7 +128,7 @@ def _print(name: str, found: Explanation, notes: list[str]) -> None:
     for step in found.budget:
         parts.append(line(f"    {'- ' if step.takes else '  '}{step.what:<48} {step.gib:>8.2f}"))
     if found.actions:
-        parts += [Text(), *actions(found.actions)]
+        parts += [Text(), *steps(found.actions)]
     for symptom in found.symptoms:
         since = f"first in line {symptom.line} ({_CONFIDENCE[symptom.confidence]})"
         finding = lay_out_finding(_symptom_data(symptom), since=since, short=bool(symptom.explained_by))

@@ -13,6 +13,8 @@ from rich.text import Text
 
 from kvwatch.commands import terminal_text
 from kvwatch.commands.output import sanitize
+from kvwatch.core.export.finding_text import advice_sections
+from kvwatch.core.judgement.advice.choose import Advice
 from kvwatch.text.evidence import evidence_rows, evidence_title, format_value
 from kvwatch.text.numbers import format_duration
 
@@ -46,7 +48,7 @@ def lay_out_finding(
     if not short:
         parts += [
             paragraph(found["meaning"]),
-            *actions(found["actions"]),
+            *actions(Advice.of_data(found)),
             *_evidence(found["evidence"]),
             *causes(found["causes"]),
         ]
@@ -77,7 +79,14 @@ def _evidence(evidence: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield Padding(grid, (0, 0, 0, 4))
 
 
-def actions(texts: Sequence[str]) -> Iterator[RenderableType]:
+def actions(advice: Advice) -> Iterator[RenderableType]:
+    """What to do, numbered, and what not to do."""
+    for heading, lines in advice_sections(advice):
+        numbered = [text.partition(" ") if text[0].isdigit() else ("-", "", text) for text in lines]
+        yield from items(heading, [sign for sign, _, _ in numbered], [text for _, _, text in numbered])
+
+
+def steps(texts: Sequence[str]) -> Iterator[RenderableType]:
     """What to do, numbered."""
     return items("What to do:", [f"{n}." for n, _ in enumerate(texts, 1)], texts)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvwatch.core.judgement.advice.choose import Action
 from kvwatch.core.model.log_verdict import FINE
 from kvwatch.logs import notes
 from kvwatch.logs.cause_row import Cause
@@ -126,7 +127,7 @@ def _symptoms(record: StartRecord, facts: LogFacts) -> tuple[LoggedSymptom, ...]
     found = find_symptoms(record.statistics, facts, from_start=record.has_beginning)
     check = notes.check_other_limits(record.statistics, facts)
     return tuple(
-        replace(symptom, actions=(check, *symptom.actions))
+        replace(symptom, advice=symptom.advice.after(Action("check_other_limits", check)))
         if check and symptom.symptom == "sequence_limited"
         else symptom
         for symptom in found

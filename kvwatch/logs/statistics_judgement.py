@@ -14,6 +14,7 @@ from typing import Any
 
 from kvwatch.core.history.regimes import Regime
 from kvwatch.core.history.window import increase
+from kvwatch.core.judgement.advice.choose import Advice
 from kvwatch.core.judgement.derive import TWO_MINUTES
 from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.judgement.pipeline import advance
@@ -59,7 +60,7 @@ class LoggedSymptom:
     evidence: Mapping[str, Any]
     confidence: str
     line: int
-    actions: tuple[str, ...]
+    advice: Advice
     explained_by: tuple[str, ...] = ()
 
 
@@ -237,14 +238,13 @@ class _Findings:
             old = self._found.get((change.key, change.symptom))
             if old is not None and _CONFIDENCES.index(old.confidence) >= rank:
                 continue
-            engine = state.engines.get(change.key) or next(iter(state.engines.values()))
             self._found[change.key, change.symptom] = LoggedSymptom(
                 change.symptom,
                 change.key,
                 dict(change.evidence),
                 _CONFIDENCES[rank],
                 next((line.number for line in batch if line.engine == change.key.engine), batch[-1].number),
-                tuple(action.text for action in BY_ID[change.symptom].actions_for(engine.snapshot)),
+                _advice(change, state),
             )
 
     def add_if_repeated(self, run: _Run, batch: Batch, confidence: str, only: frozenset[str]) -> None:
@@ -270,3 +270,10 @@ class _Findings:
 
         found = [replace(one, explained_by=tuple(dict.fromkeys(causes(one)))) for one in self._found.values()]
         return sorted(found, key=lambda one: bool(one.explained_by))
+
+
+def _advice(change: Transition, state: State) -> Advice:
+    """The advice that a symptom had when it fired."""
+    engine = state.engines.get(change.key)
+    lives = state.symptoms if engine is None else engine.symptoms
+    return lives[change.symptom].advice

@@ -7,20 +7,16 @@ another one explains raises no alert in any Alertmanager, because the expression
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from kvwatch.core.export.alert_names import alert_name
 from kvwatch.core.judgement.symptoms import SYMPTOMS, Scope, Severity, Symptom
-from kvwatch.core.model.snapshot import EngineKey, Snapshot
 from kvwatch.mixin.promql import select
 from kvwatch.mixin.recording import late_share
 from kvwatch.mixin.render_options import FAST, SLOW, Options, meta_name
 
 FAST_BURN, SLOW_BURN = meta_name("TtftBudgetFastBurn"), meta_name("TtftBudgetSlowBurn")
-
-_ACTIONS = 3
-"""Actions in a notification. The runbook has all."""
 
 _EVIDENCE_VALUE = (
     "{{ if .Labels.text }}{{ .Labels.text }}"
@@ -30,8 +26,6 @@ _EVIDENCE_VALUE = (
 )
 """Template for one sample of evidence: its text, a duration if its name ends in seconds, else three digits or all
 before the point."""
-
-_ANY_ENGINE = Snapshot(EngineKey("any"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +56,8 @@ def every(options: Options) -> tuple[Alert, ...]:
 
 
 def symptom_alerts(options: Options) -> tuple[Alert, ...]:
-    """One alert per symptom that is not disabled."""
-    return _enabled((_symptom_alert(row, options) for row in SYMPTOMS), options)
+    """The alerts of the symptoms that are not disabled: one each, or two if users may not notice a symptom."""
+    return _enabled((one for row in SYMPTOMS for one in _symptom_alerts(row, options)), options)
 
 
 def meta_alerts(options: Options) -> tuple[Alert, ...]:
@@ -82,30 +76,50 @@ def _enabled(alerts: Iterable[Alert], options: Options) -> tuple[Alert, ...]:
 # -- symptoms ----------------------------------------------------------------------------------------------------
 
 
-def _symptom_alert(row: Symptom, options: Options) -> Alert:
+def _symptom_alerts(row: Symptom, options: Options) -> Iterator[Alert]:
     matcher = f'symptom="{row.id}"'
     where = "{{ $labels.target }}"
     if row.scope is Scope.ENGINE:
         where += ", model {{ $labels.model_name }}, engine {{ $labels.engine }}"
-    actions = [action.text for action in row.actions_for(_ANY_ENGINE)[:_ACTIONS]]
-    steps = "".join(f"\n{number}. {text}" for number, text in enumerate(actions, 1))
     firing = select("symptom_firing", matcher, options.selector)
     explained = select("symptom_explained", matcher, options.selector)
-    return Alert(
+    alert = Alert(
         name=alert_name(row.id),
         expr=f"{firing} == 1\nunless\n{explained} == 1",
         severity=row.severity,
         summary=f"{row.title}.",
-        description=f"{where}: {row.meaning}{_evidence(row.id)}\nWhat to do first:{steps}",
+        description=f"{where}: {row.meaning}{_evidence(row.id)}{_actions(row.id)}",
         symptom=row,
     )
+    if row.calm_severity is None:
+        yield alert
+        return
+    noticed = select("symptom_evidence", matcher, 'evidence="users_suffer"', options.selector)
+    here = "on (job, instance, target, model_name, engine)"
+    yield replace(alert, expr=f"{alert.expr}\nand {here}\n{noticed} == 1")
+    yield replace(alert, expr=f"{alert.expr}\nunless {here}\n{noticed} == 1", severity=row.calm_severity)
+
+
+def _actions(symptom: str) -> str:
+    """A template that queries the actions when the alert is sent. It is empty without any."""
+    selector, values = _lookup("symptom_action_info", symptom)
+    return (
+        f"{{{{ with printf `{selector}` {values} | query | sortByLabel `rank` }}}}\nWhat to do:{{{{ range . }}}}\n"
+        "{{ .Labels.rank }}. {{ .Labels.text }}{{ if eq .Labels.restart `true` }} (needs a restart){{ end }}{{ end }}"
+        "{{ end }}"
+    )
+
+
+def _lookup(metric: str, symptom: str) -> tuple[str, str]:
+    """A selector of a metric of the alert's symptom with %q for its labels, and the labels."""
+    labels = ("job", "instance", "target", "model_name", "engine")
+    selector = select(metric, f'symptom="{symptom}"', *(f"{label}=%q" for label in labels))
+    return selector, " ".join(f"$labels.{label}" for label in labels)
 
 
 def _evidence(symptom: str) -> str:
     """A template that queries the evidence when the alert is sent. It is empty without evidence."""
-    labels = ("job", "instance", "target", "model_name", "engine")
-    selector = select("symptom_evidence", f'symptom="{symptom}"', *(f"{label}=%q" for label in labels))
-    values = " ".join(f"$labels.{label}" for label in labels)
+    selector, values = _lookup("symptom_evidence", symptom)
     name = '{{ reReplaceAll "_" " " (reReplaceAll "_?seconds$" "" .Labels.evidence) }}'
     return (
         f"{{{{ with printf `{selector}` {values} | query | sortByLabel `evidence` }}}}\nEvidence:{{{{ range $n, $_"

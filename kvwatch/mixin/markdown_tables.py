@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from kvwatch.core.export.catalogue import METRICS, PREFIX, MetricGroup
 from kvwatch.core.history.regimes import MEANING
 from kvwatch.core.judgement.symptoms import SYMPTOMS, THRESHOLDS, Symptom, limits_of
-from kvwatch.core.model.snapshot import EngineKey, Snapshot
 from kvwatch.logs.causes import CAUSES
 from kvwatch.mixin import dashboards
 from kvwatch.mixin.alerts import meta_alerts
@@ -40,7 +39,7 @@ def _sentence(text: str) -> str:
 
 
 def _first_action(row: Symptom) -> str:
-    return row.actions_for(Snapshot(EngineKey("any")))[0].text
+    return min(row.levers, key=lambda lever: lever.restart).general_text
 
 
 def symptoms() -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kvwatch.core.export.alert_names import PREFIX, alert_name
-from kvwatch.core.judgement.symptoms import SYMPTOMS, Action, Runbook, Symptom, limits_of
+from kvwatch.core.judgement.advice.levers import RESTART_COST, Lever
+from kvwatch.core.judgement.symptoms import SYMPTOMS, Runbook, Symptom, limits_of
 from kvwatch.mixin import alerts
 from kvwatch.mixin.alerts import Alert
 from kvwatch.mixin.promql import select
@@ -23,8 +24,8 @@ kvwatch check http://SERVER:8000 --for 60s
 kvwatch record http://SERVER:8000 -o incident.jsonl.gz --for 10m
 ```"""
 _RESTART = (
-    "*needs a restart*: a changed option takes effect when vLLM restarts. A restart aborts running and waiting"
-    " requests and empties the prefix cache. Change one option at a time, on one replica at a time."
+    "A finding shows only the levers that apply, with the amount N for this server. *Needs a restart*:"
+    f" {RESTART_COST}. Change one option at a time, on one replica at a time."
 )
 _SHOWN_WITH = {"kv transfer": "with a KV connector", "lora": "with LoRA", "watermark": "with recent releases"}
 
@@ -47,7 +48,7 @@ def runbook_queries(owner: str, runbook: Runbook) -> list[tuple[str, str]]:
 def _runbook(one: Alert) -> str:
     row = one.symptom
     if row:
-        runbook, meaning, mitigation = row.runbook, row.meaning, [_action(action) for action in row.actions]
+        runbook, meaning, mitigation = row.runbook, row.meaning, _mitigation(row)
     else:
         name = one.name.removeprefix(PREFIX)
         if name not in OWN_PAGES:
@@ -67,6 +68,7 @@ def _runbook(one: Alert) -> str:
         "In this order:",
         "\n".join(f"{number}. {text}" for number, text in enumerate(mitigation, 1)),
         *([_RESTART] if any("needs a restart" in text for text in mitigation) else []),
+        *([_do_not(row)] if row and row.do_not else []),
         "## How to check that it worked",
         *_worked(row, runbook),
         "## Diagnosis",
@@ -79,11 +81,23 @@ def _runbook(one: Alert) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _action(action: Action) -> str:
-    """An action, with the condition under which kvwatch shows it."""
-    notes = [f"{action.generations[0]} engine"] if len(action.generations) == 1 else []
-    notes += [_SHOWN_WITH[action.feature]] if action.feature in _SHOWN_WITH else []
-    return action.text + (f" Shown only: {', '.join(notes)}." if notes else "")
+def _do_not(row: Symptom) -> str:
+    return "Do not:\n\n" + "\n".join(f"- {one.text[0].upper()}{one.text[1:]}." for one in row.do_not)
+
+
+def _mitigation(row: Symptom) -> list[str]:
+    """All levers of a symptom, in the order in which a finding offers those that apply."""
+    return [_lever(lever) for lever in sorted(row.levers, key=lambda lever: lever.restart)]
+
+
+def _lever(lever: Lever) -> str:
+    """A lever with its condition, its cost, and the servers it is shown for."""
+    notes = [lever.condition] if lever.condition else []
+    notes += [f"{lever.generations[0]} engine only"] if len(lever.generations) == 1 else []
+    notes += [_SHOWN_WITH[lever.feature]] if lever.feature in _SHOWN_WITH else []
+    notes += ["needs a restart"] if lever.restart else []
+    text = lever.general_text + (f" ({', '.join(notes)})" if notes else "")
+    return f"{text}. Cost: {lever.cost}." if lever.cost else f"{text}."
 
 
 def _worked(row: Symptom | None, runbook: Runbook) -> list[str]:

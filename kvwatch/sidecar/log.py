@@ -215,7 +215,7 @@ def log_transition(change: Transition, finding: Finding | None = None) -> None:
     if change.symptom == _RESTARTED:
         level = logging.DEBUG
     elif change.after is Stage.FIRING:
-        level = _LEVELS[BY_ID[change.symptom].severity]
+        level = _LEVELS[finding.severity if finding else BY_ID[change.symptom].severity]
     elif change.after is Stage.PENDING or (change.before is Stage.PENDING and change.after is Stage.INACTIVE):
         level = logging.DEBUG
     log_event(
@@ -233,7 +233,8 @@ def log_transition(change: Transition, finding: Finding | None = None) -> None:
 def _advice(finding: Finding | None) -> dict[str, Any]:
     if finding is None:
         return {}
-    first = {"first_action": finding.actions[0]} if finding.actions else {}
+    actions = finding.advice.actions
+    first = {"first_action": actions[0].sentence} if actions else {}
     return first | ({"explained_by": list(finding.explained_by)} if finding.explained_by else {})
 
 

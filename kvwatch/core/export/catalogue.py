@@ -24,6 +24,8 @@ from kvwatch.core.model.signals import CORE, SIGNALS, Signal, SignalKind, Signal
 from kvwatch.core.model.snapshot import EngineKey, Histogram, Snapshot
 
 PREFIX = "kvwatch_"
+_MAX_ACTION_TEXT = 250
+"""Characters of an action in a label."""
 
 
 class Type(StrEnum):
@@ -260,6 +262,14 @@ def _symptom_evidence(reading: MetricSource) -> Iterator[Sample]:
         if life.still_firing:
             for fact, text, value in evidence_samples.samples(life.published):
                 yield (*key, name, fact, text), value
+
+
+def _symptom_actions(reading: MetricSource) -> Iterator[Sample]:
+    for key, name, life in lifecycles(reading.state):
+        if life.still_firing:
+            for rank, action in enumerate(life.advice.actions, 1):
+                restart = str(action.restart).lower()
+                yield (*key, name, action.lever, str(rank), restart, action.sentence[:_MAX_ACTION_TEXT]), 1.0
 
 
 def _symptom_since(reading: MetricSource) -> Iterator[Sample]:
@@ -563,6 +573,13 @@ METRICS: tuple[Metric, ...] = (
         " is in the label text, with 1 as the value.",
         (*ENGINE, "symptom", "evidence", "text"),
         _symptom_evidence,
+    ),
+    _symptom(
+        "symptom_action_info",
+        "1 for each action to take, in the order of rank, only while the symptom fires. They change at most once a"
+        " minute.",
+        (*ENGINE, "symptom", "lever", "rank", "restart", "text"),
+        _symptom_actions,
     ),
     _symptom(
         "symptom_explained",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from kvwatch.core.judgement.advice.choose import Advice
 from kvwatch.core.judgement.lifecycle import Lifecycle, Stage
 from kvwatch.core.judgement.state import State
 from kvwatch.core.judgement.symptoms import BY_ID, Evidence, Severity, Symptom
-from kvwatch.core.model.snapshot import EngineKey, Snapshot
+from kvwatch.core.model.snapshot import EngineKey
 
 _ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
@@ -17,8 +18,7 @@ _ORDER = {Severity.CRITICAL: 0, Severity.WARNING: 1, Severity.INFO: 2}
 class Finding:
     """A firing symptom. It fires since `since` (monotonic seconds), for `firing_s` seconds.
 
-    `explained_by` are firing symptoms that cause it; fix those first. `actions` are in order and name only options
-    that this vLLM has.
+    `explained_by` are firing symptoms that cause it; fix those first. `advice` is what to do, in order.
     """
 
     key: EngineKey
@@ -26,8 +26,9 @@ class Finding:
     since: float
     firing_s: float
     evidence: Evidence
-    actions: tuple[str, ...]
+    advice: Advice
     explained_by: tuple[str, ...]
+    severity: Severity
 
 
 def findings(state: State) -> tuple[Finding, ...]:
@@ -38,9 +39,10 @@ def findings(state: State) -> tuple[Finding, ...]:
         if life.stage is Stage.FIRING:
             symptom, now = BY_ID[name], state.now or 0.0
             since = now if life.since is None else life.since
-            actions, by = _actions(state, key, symptom), explained_by(key, name, causes)
-            found.append(Finding(key, symptom, since, max(now - since, 0.0), life.evidence, actions, by))
-    return tuple(sorted(found, key=lambda f: (bool(f.explained_by), _ORDER[f.symptom.severity], f.since)))
+            severity, by = life.severity or symptom.severity, explained_by(key, name, causes)
+            firing_s = max(now - since, 0.0)
+            found.append(Finding(key, symptom, since, firing_s, life.evidence, life.advice, by, severity))
+    return tuple(sorted(found, key=lambda f: (bool(f.explained_by), _ORDER[f.severity], f.since)))
 
 
 Causes = Mapping[EngineKey, Sequence[str]]
@@ -48,12 +50,10 @@ Causes = Mapping[EngineKey, Sequence[str]]
 
 
 def causes_of(state: State) -> Causes:
-    """The symptoms that may explain others: firing, firing before they became unknown, or pending if that
-    suffices."""
+    """The symptoms that may explain others: those that fire, or fired before they became unknown."""
     found: dict[EngineKey, list[str]] = {}
     for key, name, life in lifecycles(state):
-        early = life.stage is Stage.PENDING and BY_ID[name].explains_while_pending
-        if life.still_firing or early:
+        if life.still_firing:
             found.setdefault(key, []).append(name)
     return found
 
@@ -73,11 +73,3 @@ def lifecycles(state: State) -> Iterator[tuple[EngineKey, str, Lifecycle]]:
     for key, engine in state.engines.items():
         for name, life in engine.symptoms.items():
             yield key, name, life
-
-
-def _actions(state: State, key: EngineKey, symptom: Symptom) -> tuple[str, ...]:
-    if (cause := symptom.log_cause(state.log)) is not None and cause.actions:
-        return cause.actions
-    engine = state.engines.get(key) or next(iter(state.engines.values()), None)
-    snapshot = engine.snapshot if engine else Snapshot(key)
-    return tuple(action.text for action in symptom.actions_for(snapshot))

@@ -164,7 +164,7 @@ def notification_text(finding: Finding) -> dict[str, str]:
     parts = [
         text.meaning,
         f"Evidence: {evidence}." if evidence else "",
-        "\n".join(["What to do, in this order:", *text.numbered_actions]) if text.actions else "",
+        "\n\n".join("\n".join([heading, *lines]) for heading, lines in text.advice),
     ]
     return {
         "summary": f"{text.title} ({', '.join(text.where)})",

@@ -142,13 +142,13 @@ def finding(found: Finding, *, now_wall: float | None) -> dict[str, Any]:
     return identity(found.key) | {
         "symptom": found.symptom.id,
         "title": found.symptom.title,
-        "severity": str(found.symptom.severity),
+        "severity": str(found.severity),
         "firing_seconds": found.firing_s,
         "since_at": since,
         "evidence": dict(found.evidence),
         "meaning": found.symptom.meaning,
         "causes": list(found.symptom.causes),
-        "actions": list(found.actions),
+        **found.advice.as_data(),
         "explained_by": list(found.explained_by),
     }
 

@@ -114,7 +114,7 @@ def _stalled(at: RegimeInputs, limits: Mapping[str, float]) -> bool:
 
 
 def _waits_for_slot(
-    at: Instant, usage: float, recent: Sequence[Sample], limits: Mapping[str, float], now: float
+    at: RegimeInputs, usage: float, recent: Sequence[Sample], limits: Mapping[str, float], now: float
 ) -> bool:
     """Whether all slots are taken, nothing was preempted, and the cache would take a long prompt: vLLM checks slots
     before blocks, so whatever the usage, it is a slot that requests wait for.
@@ -126,7 +126,9 @@ def _waits_for_slot(
     if at.since_progress > limits["regime.progress_memory"]:
         return False
     if at.ceiling is None:  # a plateau may also be as many as the cache holds
-        lately = [row.usage or 0.0 for row in recent if row.t >= now - limits["regime.plateau"] and row.waiting]
+        lately = [
+            row.usage or 0.0 for row in recent if row.t >= now - limits["regime.plateau"] and row.waiting
+        ]
         highest = max([usage, *lately])
         if at.long_prompt is None or highest >= limits["regime.full_usage"] or 1 - highest < at.long_prompt:
             return False

@@ -27,6 +27,8 @@ from kvwatch.core.model.snapshot import Histogram
 
 ENOUGH_REQUESTS = 100.0
 """Finished requests from which lengths are worth advice."""
+FEW_REQUESTS = 20.0
+"""Fewer finished requests give no lengths at all."""
 PERCENTILE = 95
 """Share of the time, %, in which so many requests fit."""
 _QUANTILE = 1.645
@@ -93,7 +95,7 @@ def requests_that_fit(
 
 
 def _moments(seen: Histogram | None) -> _Moments | None:
-    """Moments of what a histogram counted: even inside a bucket, and scaled to the mean, which its sum gives exactly."""
+    """Moments of the lengths in a histogram: uniform inside a bucket, scaled so that the mean is sum / count."""
     if seen is None or seen.count <= 0 or not seen.bounds or seen.sum <= 0:
         return None
     parts = list(_parts(seen))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from kvwatch.core.judgement.lifecycle import Lifecycle, Stage, next_lifecycle, with_published
+from kvwatch.core.judgement.advice.choose import Action, Advice, choose
+from kvwatch.core.judgement.advice.situation import Situation
+from kvwatch.core.judgement.lifecycle import Lifecycle, Stage, next_lifecycle, with_advice, with_published
 from kvwatch.core.judgement.state import EngineState, State, Transition
 from kvwatch.core.judgement.symptoms import (
     SYMPTOMS,
@@ -16,6 +18,7 @@ from kvwatch.core.judgement.symptoms import (
     TargetView,
     Verdict,
 )
+from kvwatch.core.judgement.symptoms.situations import has_room, situation_of
 from kvwatch.core.model.snapshot import EngineKey
 
 
@@ -26,7 +29,7 @@ def judge_symptoms(state: State, now: float) -> State:
     age_s = _server_age(state, now)
     views = {key: _view(state, engine, now, age_s) for key, engine in state.engines.items()}
     engines = {
-        key: replace(engine, symptoms=_engine_symptoms(state, engine, views[key], per_engine, now))
+        key: replace(engine, symptoms=_engine_symptoms(state, engine, views, per_engine, now))
         for key, engine in state.engines.items()
     }
     target_view = TargetView(
@@ -49,7 +52,9 @@ def judge_symptoms(state: State, now: float) -> State:
         limits=state.limits,
     )
     symptoms = {
-        row.id: _lifecycle_of(state, row, state.symptoms.get(row.id), row.judge(target_view), now)
+        row.id: _lifecycle_of(
+            state, row, state.symptoms.get(row.id), row.judge(target_view), now, views=views
+        )
         for row in rows
         if row.scope is Scope.TARGET
     }
@@ -93,7 +98,11 @@ def _server_age(state: State, now: float) -> float | None:
 
 
 def _engine_symptoms(
-    state: State, engine: EngineState, view: EngineView, rows: Iterable[Symptom], now: float
+    state: State,
+    engine: EngineState,
+    views: Mapping[EngineKey, EngineView],
+    rows: Iterable[Symptom],
+    now: float,
 ) -> dict[str, Lifecycle]:
     never_used = Judgement(Verdict.CLEAR, {"detail": "no request was served yet"})
     return {
@@ -101,15 +110,24 @@ def _engine_symptoms(
             state,
             row,
             engine.symptoms.get(row.id),
-            never_used if state.up and engine.snapshot.never_used else row.judge(view),
+            never_used if state.up and engine.snapshot.never_used else row.judge(views[engine.key]),
             now,
+            views=views,
+            key=engine.key,
         )
         for row in rows
     }
 
 
 def _lifecycle_of(
-    state: State, row: Symptom, before: Lifecycle | None, judgement: Judgement, now: float
+    state: State,
+    row: Symptom,
+    before: Lifecycle | None,
+    judgement: Judgement,
+    now: float,
+    *,
+    views: Mapping[EngineKey, EngineView],
+    key: EngineKey | None = None,
 ) -> Lifecycle:
     after = next_lifecycle(
         before or Lifecycle(),
@@ -119,7 +137,30 @@ def _lifecycle_of(
         keep_s=state.limits[f"{row.id}.keep"],
         grace_s=state.policy.unknown_grace_s,
     )
-    return with_published(after, now) if after.still_firing else after
+    if not after.still_firing:
+        return after
+    after = with_published(after, now)
+    return with_advice(after, now, lambda: _advice(state, row, after, views, key))
+
+
+def _advice(
+    state: State,
+    row: Symptom,
+    life: Lifecycle,
+    views: Mapping[EngineKey, EngineView],
+    key: EngineKey | None,
+) -> Advice:
+    """What to do about a firing symptom: what the server's log says, else the row's levers that apply."""
+    cause = row.log_cause(state.log)
+    if cause is not None and cause.actions:
+        return Advice(tuple(Action("log", text) for text in cause.actions))
+    view = views.get(key) if key is not None else next(iter(views.values()), None)
+    if view is None:
+        situation = Situation(row.id, life.evidence)
+    else:
+        others = (other for name, other in views.items() if name != key)
+        situation = situation_of(row.id, life.evidence, view, room_elsewhere=any(map(has_room, others)))
+    return choose(row.levers, row.do_not, situation)
 
 
 def count_transitions(before: State, after: State, now: float) -> tuple[State, tuple[Transition, ...]]:

@@ -15,12 +15,13 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from kvwatch.core.judgement.symptoms import Evidence, Judgement, Verdict
+from kvwatch.core.judgement.advice.choose import NO_ADVICE, Advice
+from kvwatch.core.judgement.symptoms import Evidence, Judgement, Severity, Verdict
 
 PUBLISH_EVERY_S = 60.0
 """Names and texts in the exported evidence of a firing symptom change at most this often."""
@@ -55,6 +56,12 @@ class Lifecycle:
     """The evidence to export while the symptom fires (`with_published`)."""
     published_at: float | None = None
     """When names or texts in `published` last changed."""
+    advice: Advice = NO_ADVICE
+    """What to do while it fires; it changes at most every `PUBLISH_EVERY_S`."""
+    advised_at: float | None = None
+    advised_severity: Severity | None = None
+    severity: Severity | None = None
+    """The severity if it is not the row's: that of the newest active judgement."""
 
     @property
     def still_firing(self) -> bool:
@@ -103,6 +110,10 @@ def next_lifecycle(
         unknown_since=None,
         published=before.published if still_firing else {},
         published_at=before.published_at if still_firing else None,
+        advice=before.advice if still_firing else NO_ADVICE,
+        advised_at=before.advised_at if still_firing else None,
+        advised_severity=before.advised_severity if still_firing else None,
+        severity=before.severity if keeps_evidence else judgement.severity,
     )
 
 
@@ -127,6 +138,14 @@ def with_published(life: Lifecycle, now: float) -> Lifecycle:
     if life.published_at is None or now - life.published_at >= PUBLISH_EVERY_S:
         return replace(life, published=life.evidence, published_at=now)
     return life
+
+
+def with_advice(life: Lifecycle, now: float, advise: Callable[[], Advice]) -> Lifecycle:
+    """`life` with new advice if it has none, or `PUBLISH_EVERY_S` after the last, or when it has become more severe."""
+    worse = life.severity is Severity.CRITICAL and life.advised_severity is not Severity.CRITICAL
+    if life.advised_at is not None and now - life.advised_at < PUBLISH_EVERY_S and not worse:
+        return life
+    return replace(life, advice=advise(), advised_at=now, advised_severity=life.severity)
 
 
 def _same_series(before: Any, after: Any) -> bool:

@@ -106,6 +106,18 @@ REGIME_THRESHOLDS: tuple[Threshold, ...] = (
 )
 
 SYMPTOM_THRESHOLDS: tuple[Threshold, ...] = (
+    share(
+        "harm.waiting_share",
+        0.8,
+        "Users notice a symptom if requests waited for at least this share of the last minute. On a recorded server a"
+        " few preemptions near capacity made them wait for less than 0.3.",
+    ),
+    seconds(
+        "harm.ttft",
+        2.5,
+        "Users notice a symptom if the 95th percentile of time to first token over 5 minutes reaches this: the"
+        " objective of the alerts.",
+    ),
     seconds(
         "symptom.memory",
         5,

@@ -45,6 +45,24 @@ class Identity(_Open):
     engine: str | None = None
 
 
+class ActionSchema(BaseModel):
+    """One thing to do."""
+
+    lever: str = Field(description="what is changed; stable")
+    text: str
+    option: str | None = Field(description="the option of vLLM; null if it is none")
+    value: float | str | None = Field(description="the amount, if there is one")
+    restart: bool = Field(description="whether vLLM must be restarted")
+    cost: str = Field(description="what it costs; empty if nothing")
+
+
+class DoNotSchema(BaseModel):
+    """One thing not to do."""
+
+    lever: str
+    text: str = Field(description='follows "do not"')
+
+
 class FindingSchema(Identity):
     """A firing symptom, with everything needed to act."""
 
@@ -63,7 +81,8 @@ class FindingSchema(Identity):
     )
     meaning: str
     causes: list[str] = Field(description="most likely first")
-    actions: list[str] = Field(description="in the order to try")
+    actions: list[ActionSchema] = Field(description="in the order to try: first those without a restart")
+    do_not: list[DoNotSchema] = Field(description="plausible steps that would not help, or harm")
     explained_by: list[str] = Field(description="firing symptoms that cause this one: fix those first")
 
 

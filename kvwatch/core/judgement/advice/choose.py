@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from kvwatch.core.judgement.advice.levers import Lever, Value, Warning_
+from kvwatch.core.judgement.advice.levers import DoNot, Lever, Value
 from kvwatch.core.judgement.advice.situation import Situation
 from kvwatch.text.numbers import format_number
 
@@ -37,7 +37,8 @@ class Action:
     @property
     def sentence(self) -> str:
         """Text and cost, for a list."""
-        return f"{self.text}. Cost: {self.cost}" if self.cost else self.text
+        text = self.text if self.text.endswith(".") else f"{self.text}."
+        return f"{text} Cost: {self.cost}." if self.cost else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +46,34 @@ class Advice:
     """What to do, in order, and what not to do (lever, text)."""
 
     actions: tuple[Action, ...] = ()
-    do_not: tuple[tuple[str, str], ...] = field(default=())
+    do_not: tuple[tuple[str, str], ...] = ()
+
+    def after(self, first: Action) -> Advice:
+        """The same advice after another action."""
+        return Advice((first, *self.actions), self.do_not)
+
+    def as_data(self) -> dict[str, Any]:
+        return {
+            "actions": [action.as_data() for action in self.actions],
+            "do_not": [{"lever": lever, "text": text} for lever, text in self.do_not],
+        }
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> Advice:
+        """The advice in plain data of `as_data`."""
+        actions = tuple(Action(**action) for action in data["actions"])
+        return cls(actions, tuple((one["lever"], one["text"]) for one in data["do_not"]))
 
 
-def choose(levers: Iterable[Lever], do_not: Iterable[Warning_], at: Situation) -> Advice:
+NO_ADVICE = Advice()
+
+
+def choose(levers: Iterable[Lever], do_not: Iterable[DoNot], at: Situation) -> Advice:
     """The levers that apply, at most `MAX_ACTIONS`: first those without a restart, each kind in the order given."""
     offered = [found for lever in levers if (found := _offer(lever, at)) is not None]
     ordered = sorted(offered, key=lambda action: action.restart)
     warned = tuple((one.id, one.text) for one in do_not if one.when(at))
-    taken = {action.lever for action in ordered[:MAX_ACTIONS]}
-    return Advice(tuple(ordered[:MAX_ACTIONS]), tuple(one for one in warned if one[0] not in taken))
+    return Advice(tuple(ordered[:MAX_ACTIONS]), warned)
 
 
 def _offer(lever: Lever, at: Situation) -> Action | None:
@@ -66,9 +85,10 @@ def _offer(lever: Lever, at: Situation) -> Action | None:
     if value is None and "{value}" in lever.text:
         return None
     shown = value if isinstance(value, str) or value is None else format_number(value)
+    text = lever.text.format(value=shown)
     return Action(
         lever.id,
-        lever.text.format(value=shown),
+        f"{text[0].upper()}{text[1:]}",
         lever.option or None,
         value,
         lever.restart,

@@ -1,8 +1,8 @@
 """The levers: everything that can be changed about a vLLM server and the load on it, a row each.
 
-A row says what it relieves, whether it needs a restart, what it costs, which vLLM has it, when the evidence allows it,
-and the amount. A symptom names its levers in the order of expected relief against cost; `choose.py` leaves out those
-that do not apply and puts those without a restart first.
+A row says what it relieves, whether it needs a restart, what it costs, which vLLM has it, when the evidence allows
+it, and the amount. A symptom names its levers in the order of expected relief against cost; `choose.py` leaves out
+those that do not apply and puts those without a restart first.
 
 Facts are those of vLLM 0.32; `source` says where they come from (files of vLLM, its documentation, pull requests).
 """
@@ -10,7 +10,7 @@ Facts are those of vLLM 0.32; `source` says where they come from (files of vLLM,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil
 
@@ -19,9 +19,11 @@ from kvwatch.core.judgement.fits import ENOUGH_REQUESTS
 
 Value = float | int | str
 RESTART_COST = "running requests and the prefix cache are lost"
-"""What each restart costs, said once above the levers that need one (vLLM aborts requests unless --shutdown-timeout)."""
+"""What each restart costs. vLLM aborts requests unless it was started with --shutdown-timeout."""
 _UTILIZATION_STEP, _MAX_UTILIZATION = 0.02, 0.95
 _LENGTH_MARGIN, _LENGTH_STEP = 1.5, 1024
+_LONG_TAIL = 2.5
+"""A p95 this many times the median is a long tail, which a cap or a route of its own relieves."""
 
 
 class Resource(StrEnum):
@@ -35,13 +37,13 @@ class Resource(StrEnum):
     NONE = "nothing"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lever:
-    """One thing to change. `text` is an imperative sentence without its stop; ``{value}`` stands for the amount.
+    """One thing to do or to change. `text` is an imperative sentence without its stop; ``{value}`` is the amount.
 
     `option` is vLLM's flag, `restart` whether vLLM must be started again. `generations` and `feature` say which vLLM
-    has it, `when` whether evidence and configuration allow it, `value` works out the amount: None leaves the lever
-    out if the text needs one.
+    has it, `when` whether evidence and configuration allow it. `value` computes the amount; if it returns None, the
+    lever is left out. `condition` is `when` in words, for runbooks.
     """
 
     id: str
@@ -52,37 +54,54 @@ class Lever:
     restart: bool = False
     value: Callable[[Situation], Value | None] | None = None
     when: Callable[[Situation], bool] = lambda _: True
+    condition: str = ""
     generations: tuple[str, ...] = ("v0", "v1")
     feature: str = ""
     source: str = ""
 
+    @property
+    def general_text(self) -> str:
+        """The text without a server: ``N`` is the amount that a finding computes."""
+        text = self.text.format(value="N")
+        return f"{text[0].upper()}{text[1:]}"
+
 
 @dataclass(frozen=True, slots=True)
-class Warning_:  # noqa: N801
-    """A plausible step that would not help, or harm; `text` is what follows "do not"."""
+class DoNot:
+    """A plausible step that would not help, or harm; `text` follows "do not"."""
 
     id: str
     text: str
     when: Callable[[Situation], bool] = lambda _: True
 
 
-# -- without a restart ------------------------------------------------------------------------------------------------
+def step(
+    id_: str, text: str, when: Callable[[Situation], bool] = lambda _: True, condition: str = ""
+) -> Lever:
+    """A step of diagnosis: it changes nothing."""
+    return Lever(id=id_, text=text, when=when, condition=condition)
+
+
+# -- without a restart ------------------------------------------------------------------------------------------
 
 
 def _growth(at: Situation) -> str | None:
     share = at.room_for_load
-    return None if share is None or share < 0.05 else f"{share:.0%}"
+    return None if share is None or share < 0.05 else format_percent(share)
 
 
 def _output_cap(at: Situation) -> int | None:
-    value = at.lengths.known("output_p95", count=ENOUGH_REQUESTS)
-    return None if value is None else round(value)
+    """The p95 of outputs, if a few are far longer than most: else a cap frees little."""
+    usual = at.lengths.known("output_p50", count=ENOUGH_REQUESTS)
+    long = at.lengths.known("output_p95", count=ENOUGH_REQUESTS)
+    return round(long) if usual and long and long >= _LONG_TAIL * usual else None
 
 
-def _long_prompt(at: Situation) -> int | None:
-    """Requests longer than this go elsewhere: the p95 of the whole length."""
-    value = at.lengths.known("total_p95", count=ENOUGH_REQUESTS)
-    return None if value is None else ceil(value / 100) * 100
+def _long_request(at: Situation) -> int | None:
+    """Requests longer than this go elsewhere: the p95 of whole lengths, if a few are far longer than most."""
+    usual = at.lengths.known("total_p50", count=ENOUGH_REQUESTS)
+    long = at.lengths.known("total_p95", count=ENOUGH_REQUESTS)
+    return ceil(long / 100) * 100 if usual and long and long >= _LONG_TAIL * usual else None
 
 
 def _missing_share(at: Situation) -> str | None:
@@ -90,100 +109,128 @@ def _missing_share(at: Situation) -> str | None:
 
 
 WAIT_AND_WATCH = Lever(
-    "watch",
-    "nothing needs changing now: watch the queue",
+    id="watch",
+    text="nothing needs changing now: watch the queue",
     when=lambda at: not at.suffering and _growth(at) is None,
 )
 PLAN_CAPACITY = Lever(
-    "plan_capacity",
-    "nothing needs changing now; add capacity before the load grows by {value}",
+    id="plan_capacity",
+    text="nothing needs changing now; add capacity before the load grows by {value}",
     value=_growth,
     when=lambda at: not at.suffering,
 )
 ROUTE_BY_LOAD = Lever(
-    "route_by_load",
-    "route by load (fewest waiting first, or lowest KV cache usage): other engines of this server have room",
-    Resource.ROUTING,
+    id="route_by_load",
+    text="route by load (fewest waiting first, or lowest KV cache usage): other engines of this server have room",
+    relieves=Resource.ROUTING,
     cost="fewer prefix cache hits, unless the router knows prefixes, too",
     when=lambda at: at.room_elsewhere,
     source="LEVERS: a hot engine beside idle ones is a routing problem",
 )
 CAP_OUTPUT = Lever(
-    "cap_output",
-    "cap max_tokens at the gateway (p95 of outputs is {value} tokens)",
-    Resource.BLOCKS,
+    id="cap_output",
+    text="cap max_tokens at the gateway (p95 of outputs is {value} tokens)",
+    relieves=Resource.BLOCKS,
     cost="longer answers are cut off",
     value=_output_cap,
     source="vLLM admits by prompt length and takes blocks as outputs grow (v1/core/kv_cache_manager.py)",
 )
 CAP_OUTPUT_UNMEASURED = Lever(
-    "cap_output",
-    "cap max_tokens at the gateway: outputs grow after admission",
-    Resource.BLOCKS,
+    id="cap_output",
+    text="cap max_tokens at the gateway: outputs grow after admission",
+    relieves=Resource.BLOCKS,
     cost="longer answers are cut off",
-    when=lambda at: _output_cap(at) is None,
+    when=lambda at: at.lengths.count < ENOUGH_REQUESTS or "output_p95" in at.lengths.at_least,
     source=CAP_OUTPUT.source,
 )
 ROUTE_LONG = Lever(
-    "route_long",
-    "send requests over {value} tokens (prompt and output) to a server of their own",
-    Resource.BLOCKS,
+    id="route_long",
+    text="send requests over {value} tokens (prompt and output) to a server of their own",
+    relieves=Resource.BLOCKS,
     cost="needs a second server",
-    value=_long_prompt,
+    value=_long_request,
     source="the guide, section 7: separate long requests",
 )
 SHED_LOAD = Lever(
-    "shed_load",
-    "add a replica, or shed load at the gateway: demand is {value} times what this cache holds",
-    Resource.BLOCKS,
+    id="shed_load",
+    text="add a replica, or shed load at the gateway: demand is {value} times what this cache holds",
+    relieves=Resource.BLOCKS,
     cost="a replica starts cold; shed clients need back-off",
     value=_missing_share,
     when=lambda at: at.backlogged,
     source="the only lever that relieves blocks, slots, prefill and bandwidth at once",
 )
 ADD_REPLICA = Lever(
-    "add_replica",
-    "add a replica, or shed load at the gateway",
-    Resource.SLOTS,
+    id="add_replica",
+    text="add a replica, or shed load at the gateway",
+    relieves=Resource.SLOTS,
     cost="a replica starts cold; shed clients need back-off",
     when=lambda at: at.suffering and not (at.backlogged and _missing_share(at)),
     source=SHED_LOAD.source,
 )
 SMOOTH_BURSTS = Lever(
-    "smooth_load",
-    "smooth bursts at the gateway: send at most {value} requests at once",
-    Resource.SLOTS,
+    id="smooth_load",
+    text="smooth bursts at the gateway: send at most {value} requests at once",
+    relieves=Resource.SLOTS,
     cost="requests wait at the gateway instead, where they can be routed elsewhere",
     value=lambda at: at.fits.requests if at.fits else None,
     when=lambda at: not at.backlogged,
 )
 IDENTICAL_PREFIX = Lever(
-    "identical_prefix",
-    "make system prompt and tool schema identical to the byte in all requests",
-    Resource.PREFILL,
+    id="identical_prefix",
+    text="make system prompt and tool schema identical to the byte in all requests",
+    relieves=Resource.PREFILL,
     source="the guide, section 12 C",
 )
 FIXED_TEXT_FIRST = Lever(
-    "fixed_text_first",
-    "order the template: fixed text first (system prompt, tools, examples), ids, dates and user data last",
-    Resource.PREFILL,
+    id="fixed_text_first",
+    text="order the template: fixed text first (system prompt, tools, examples), ids, dates and user data last",
+    relieves=Resource.PREFILL,
     source="blocks match from the first token on (v1/core/kv_cache_utils.py)",
 )
 SHORTEN_PROMPTS = Lever(
-    "shorten_prompts",
-    "shorten prompts: fewer or smaller documents, less history, shorter tool descriptions",
-    Resource.PREFILL,
+    id="shorten_prompts",
+    text="shorten prompts: fewer or smaller documents, less history, shorter tool descriptions",
+    relieves=Resource.PREFILL,
     cost="answers have less context",
 )
 ROUTE_BY_PREFIX = Lever(
-    "route_by_prefix",
-    "route by prefix (sticky sessions): each conversation to the replica that holds its blocks",
-    Resource.ROUTING,
+    id="route_by_prefix",
+    text="route by prefix (sticky sessions): each conversation to the replica that holds its blocks",
+    relieves=Resource.ROUTING,
     cost="load can become uneven",
 )
-WARM_UP = Lever("warm_up", "send a few warm-up requests of the usual lengths before the server takes traffic")
+WARM_UP = Lever(
+    id="warm_up", text="send a few warm-up requests of the usual lengths before the server takes traffic"
+)
 
-# -- with a restart ---------------------------------------------------------------------------------------------------
+SHARE_PREFIX = Lever(
+    id="fixed_text_first",
+    text="order the template: fixed text first, ids and user data last, so that requests share blocks",
+    relieves=Resource.BLOCKS,
+    when=lambda at: at.hit_ratio is not None and at.hit_ratio < 0.2 and (at.lengths.total_p50 or 0) >= 1000,
+    condition="if long prompts share nothing yet",
+)
+ROUTE_LONG_UNMEASURED = Lever(
+    id="route_long",
+    text="give long requests a queue or a server of their own",
+    relieves=Resource.BLOCKS,
+    cost="needs a second server",
+    when=lambda at: _long_request(at) is None,
+)
+
+
+def when_larger(lever: Lever, part: str) -> Lever:
+    """The lever, offered only if `part` (queue or prefill) is the larger part of the time to first token."""
+    inner = lever.when
+    return replace(
+        lever,
+        when=lambda at: at.evidence.get("larger_part") == part and inner(at),
+        condition=f"if {part} is the larger part",
+    )
+
+
+# -- with a restart ------------------------------------------------------------------------------------------
 
 
 def _fewer_slots(at: Situation) -> int | None:
@@ -219,9 +266,9 @@ def _shorter_limit(at: Situation) -> int | None:
 
 
 FEWER_SLOTS = Lever(
-    "max_num_seqs",
-    "--max-num-seqs {value}: so many requests of these lengths fit",
-    Resource.BLOCKS,
+    id="max_num_seqs",
+    text="--max-num-seqs {value}: so many requests of these lengths fit",
+    relieves=Resource.BLOCKS,
     cost="requests wait in the queue instead of being preempted",
     option="--max-num-seqs",
     restart=True,
@@ -230,18 +277,18 @@ FEWER_SLOTS = Lever(
     " tokens many times later, so it is offered only while requests wait all the time",
 )
 MORE_SLOTS = Lever(
-    "max_num_seqs",
-    "--max-num-seqs {value}: the cache has room for more",
-    Resource.SLOTS,
+    id="max_num_seqs",
+    text="--max-num-seqs {value}: the cache has room for more",
+    relieves=Resource.SLOTS,
     cost="inter-token latency rises: watch it",
     option="--max-num-seqs",
     restart=True,
     value=_more_slots,
 )
 WATERMARK = Lever(
-    "watermark",
-    "--watermark {value}: keep blocks free at admission for requests that grow",
-    Resource.BLOCKS,
+    id="watermark",
+    text="--watermark {value}: keep blocks free at admission for requests that grow",
+    relieves=Resource.BLOCKS,
     cost="first tokens come later",
     option="--watermark",
     restart=True,
@@ -252,9 +299,9 @@ WATERMARK = Lever(
     source="vllm-project/vllm #44594: preemptions 1065 to 400 at 0.02, TTFT p50 6.6 to 11 s",
 )
 FP8_CACHE = Lever(
-    "kv_cache_dtype",
-    "--kv-cache-dtype {value}: about twice the tokens",
-    Resource.BLOCKS,
+    id="kv_cache_dtype",
+    text="--kv-cache-dtype {value}: about twice the tokens",
+    relieves=Resource.BLOCKS,
     cost="check GPU and backend support, scales, and answer quality on long contexts first",
     option="--kv-cache-dtype",
     restart=True,
@@ -263,9 +310,9 @@ FP8_CACHE = Lever(
     source="docs.vllm.ai features/quantization/quantized_kvcache",
 )
 MORE_MEMORY = Lever(
-    "gpu_memory_utilization",
-    "--gpu-memory-utilization {value}, if nothing else uses the GPU",
-    Resource.BLOCKS,
+    id="gpu_memory_utilization",
+    text="--gpu-memory-utilization {value}, if nothing else uses the GPU",
+    relieves=Resource.BLOCKS,
     cost="too high fails at start-up or under load with CUDA OOM",
     option="--gpu-memory-utilization",
     restart=True,
@@ -274,36 +321,36 @@ MORE_MEMORY = Lever(
     " behind levers that relieve more",
 )
 TENSOR_PARALLEL = Lever(
-    "tensor_parallel_size",
-    "more GPUs: double --tensor-parallel-size",
-    Resource.BLOCKS,
+    id="tensor_parallel_size",
+    text="more GPUs: double --tensor-parallel-size",
+    relieves=Resource.BLOCKS,
     cost="all-reduce traffic; slow without NVLink",
     option="--tensor-parallel-size",
     restart=True,
     source="docs.vllm.ai configuration/optimization, Preemption",
 )
 MORE_BATCHED_TOKENS = Lever(
-    "max_num_batched_tokens",
-    "double --max-num-batched-tokens",
-    Resource.PREFILL,
+    id="max_num_batched_tokens",
+    text="double --max-num-batched-tokens",
+    relieves=Resource.PREFILL,
     cost="inter-token latency rises, and the cache gets a little smaller",
     option="--max-num-batched-tokens",
     restart=True,
     source="vllm/engine/arg_utils.py (defaults by GPU); docs.vllm.ai configuration/optimization",
 )
 ENABLE_PREFIX_CACHING = Lever(
-    "enable_prefix_caching",
-    "--enable-prefix-caching",
-    Resource.PREFILL,
+    id="enable_prefix_caching",
+    text="--enable-prefix-caching, then watch the hit ratio: it helps only prompts that begin alike",
+    relieves=Resource.PREFILL,
     option="--enable-prefix-caching",
     restart=True,
     when=lambda at: at.config.enable_prefix_caching is False,
     source="off frees no memory: cached blocks without an owner count as free",
 )
 OFFLOAD = Lever(
-    "kv_offloading_size",
-    "--kv-offloading-size with the GiB of the reused prefixes: evicted blocks come back from host memory",
-    Resource.PREFILL,
+    id="kv_offloading_size",
+    text="--kv-offloading-size with the GiB of the reused prefixes: evicted blocks come back from host memory",
+    relieves=Resource.PREFILL,
     cost="transfers add latency; running requests still need GPU blocks",
     option="--kv-offloading-size",
     restart=True,
@@ -312,40 +359,41 @@ OFFLOAD = Lever(
     source="vllm/config/cache.py: a second-level prefix cache",
 )
 LENGTH_LIMIT = Lever(
-    "max_model_len",
-    "--max-model-len {value} (p99 of whole requests and a margin)",
+    id="max_model_len",
+    text="--max-model-len {value} (p99 of whole requests and a margin)",
     cost="longer requests are rejected with HTTP 400; frees no block of a running server",
     option="--max-model-len",
     restart=True,
     value=_shorter_limit,
     source="vllm/v1/core/kv_cache_utils.py: blocks follow tokens, not the limit",
 )
-RESTART = Lever("restart", "restart the server at a quiet moment", restart=True)
+RESTART = Lever(id="restart", text="restart vLLM at a quiet time", restart=True)
 QUANTIZED_WEIGHTS = Lever(
-    "quantized_weights",
-    "quantized weights or a smaller model: the memory they save becomes cache",
-    Resource.BLOCKS,
+    id="quantized_weights",
+    text="quantized weights or a smaller model: the memory they save becomes cache",
+    relieves=Resource.BLOCKS,
     cost="answer quality",
     restart=True,
 )
 
-# -- do not ------------------------------------------------------------------------------------------------------------
+# -- do not ------------------------------------------------------------------------------------------
 
-NOT_MORE_SLOTS = Warning_("max_num_seqs", "raise --max-num-seqs: the cache has no room for more requests")
-NOT_FEWER_SLOTS = Warning_(
+NOT_MORE_SLOTS = DoNot("max_num_seqs", "raise --max-num-seqs: the cache has no room for more requests")
+NOT_FEWER_SLOTS = DoNot(
     "max_num_seqs",
     "lower --max-num-seqs: nothing is preempted, so it only lengthens the queue",
 )
-NOT_FEWER_SLOTS_NEAR_CAPACITY = Warning_(
+NOT_FEWER_SLOTS_NEAR_CAPACITY = DoNot(
     "max_num_seqs",
     "lower --max-num-seqs under this load: first tokens would come many times later",
     when=lambda at: not at.backlogged,
 )
-NOT_LENGTH_LIMIT = Warning_(
+NOT_LENGTH_LIMIT = DoNot(
     "max_model_len",
     "lower --max-model-len: blocks are taken as tokens come, so it frees none",
 )
-NOT_OFFLOAD = Warning_(
+NOT_OFFLOAD = DoNot(
     "kv_offloading_size", "offload KV cache for this: running requests need blocks on the GPU"
 )
-NOT_CACHE = Warning_("gpu_memory_utilization", "enlarge the KV cache: it has room")
+NOT_CACHE = DoNot("gpu_memory_utilization", "enlarge the KV cache: requests do not wait for it")
+NOT_CACHE_IMBALANCE = DoNot("gpu_memory_utilization", "enlarge the KV cache: the other engines have room")

@@ -12,13 +12,13 @@ from kvwatch.core.model.snapshot import CacheConfig
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Lengths of finished requests, tokens. `at_least` names the fields that are lower bounds: they lie in vLLM's last
-    bucket. No advice rests on those, nor on fewer than `fits.ENOUGH_REQUESTS` requests."""
+    """Lengths of finished requests, tokens. `at_least` names the fields that are lower bounds, because they lie in
+    vLLM's last bucket. No advice rests on those, nor on fewer than `fits.ENOUGH_REQUESTS` requests."""
 
     count: float = 0.0
-    prompt_p50: float | None = None
-    prompt_p95: float | None = None
+    output_p50: float | None = None
     output_p95: float | None = None
+    total_p50: float | None = None
     total_p95: float | None = None
     total_p99: float | None = None
     at_least: frozenset[str] = frozenset()
@@ -33,7 +33,7 @@ class Lengths:
 class Situation:
     """One symptom of one engine (or target) at one moment. None is unknown.
 
-    `suffering`: users wait now (`harm.py`). `backlogged`: requests have waited nearly all of the last minute, so more
+    `suffering`: users notice it now. `backlogged`: requests have waited nearly all of the last minute, so more
     arrives than is finished. `most_running`: most requests that ran at once within the history. `ceiling`: a stated
     --max-num-seqs. `room_elsewhere`: other engines of the same target have room in their cache.
     """

@@ -26,7 +26,6 @@ from kvwatch.core.judgement.symptoms import (
     warmup,
 )
 from kvwatch.core.judgement.symptoms.row import (
-    Action,
     Evidence,
     Judgement,
     Runbook,
@@ -48,7 +47,6 @@ __all__ = [
     "BY_ID",
     "SYMPTOMS",
     "THRESHOLDS",
-    "Action",
     "EngineView",
     "Evidence",
     "Judgement",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kvwatch.core.history.regimes import Regime
 from kvwatch.core.history.window import Sample
+from kvwatch.core.judgement.advice import levers
 from kvwatch.core.judgement.derive import MINUTE, TWO_MINUTES
-from kvwatch.core.judgement.symptoms.actions import CAP_OUTPUTS, FEWER, FP8, MORE_KV, REPLICA, SHARE
-from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Severity, Symptom
+from kvwatch.core.judgement.symptoms.row import Judgement, Runbook, Severity, Symptom
 from kvwatch.core.judgement.symptoms.thrashing import preemptions
 from kvwatch.core.judgement.symptoms.views import EngineView, gauges, requires
 from kvwatch.core.judgement.thresholds import seconds, share
@@ -93,8 +93,6 @@ def _kv_exhausted(view: EngineView) -> Judgement:
     return Judgement.active_if(waited > need and still, evidence)
 
 
-MORE_SLOTS_HARM = Action("Do not raise --max-num-seqs: the cache has no room for more requests.")
-
 ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="kv_exhausted",
@@ -109,7 +107,23 @@ ROWS: tuple[Symptom, ...] = (
             "Requests are longer than the cache was planned for",
             "One of several engines gets more than its share (engine_imbalance fires too)",
         ),
-        actions=(MORE_KV, CAP_OUTPUTS, FP8, SHARE, REPLICA, MORE_SLOTS_HARM),
+        levers=(
+            levers.ROUTE_BY_LOAD,
+            levers.SHED_LOAD,
+            levers.ROUTE_LONG,
+            levers.CAP_OUTPUT,
+            levers.ADD_REPLICA,
+            levers.SHARE_PREFIX,
+            levers.FP8_CACHE,
+            levers.MORE_MEMORY,
+            levers.TENSOR_PARALLEL,
+            levers.QUANTIZED_WEIGHTS,
+        ),
+        do_not=(
+            levers.NOT_MORE_SLOTS,
+            levers.NOT_FEWER_SLOTS,
+            levers.NOT_LENGTH_LIMIT,
+        ),
         runbook=Runbook(
             "Requests wait before their first token; the wait grows with the load.",
             ("regimes", "demand", "usage", "waiting", "lengths", "capacity", "ttft"),
@@ -133,7 +147,19 @@ ROWS: tuple[Symptom, ...] = (
         ),
         meaning="The load just fits. The next requests will wait or be preempted.",
         causes=("The load is about to outgrow the cache",),
-        actions=(CAP_OUTPUTS, FEWER, FP8),
+        levers=(
+            levers.PLAN_CAPACITY,
+            levers.WAIT_AND_WATCH,
+            levers.CAP_OUTPUT,
+            levers.ROUTE_LONG,
+            levers.FP8_CACHE,
+            levers.MORE_MEMORY,
+        ),
+        do_not=(
+            levers.NOT_MORE_SLOTS,
+            levers.NOT_FEWER_SLOTS_NEAR_CAPACITY,
+            levers.NOT_LENGTH_LIMIT,
+        ),
         runbook=Runbook(
             "None yet. With a little more load requests wait or are preempted.",
             ("above", "usage", "demand", "waiting"),

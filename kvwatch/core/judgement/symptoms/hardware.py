@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kvwatch.core.history.integrals import RUNNING, WAITING
+from kvwatch.core.judgement.advice import levers
 from kvwatch.core.judgement.derive import FIVE_MINUTES
-from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Scope, Severity, Symptom
+from kvwatch.core.judgement.symptoms.row import Judgement, Runbook, Scope, Severity, Symptom
 from kvwatch.core.judgement.symptoms.views import TargetView, engines_missing
 from kvwatch.core.judgement.thresholds import share
 from kvwatch.core.model.gpu import UnknownActivity
@@ -75,16 +76,15 @@ ROWS: tuple[Symptom, ...] = (
             "A low --max-num-seqs or --max-num-batched-tokens, if requests wait (waiting_seconds)",
             "Time between steps: tokenizing, images, grammars, a slow CPU",
         ),
-        actions=(
-            Action(
-                "If requests wait: raise --max-num-seqs stepwise and watch inter-token latency (needs a restart).",
-                "--max-num-seqs",
+        levers=(
+            levers.step(
+                "send_more",
+                "send more load, or serve this load from fewer replicas",
+                when=lambda at: not at.waiting,
+                condition="if no request waits",
             ),
-            Action(
-                "If long prompts wait: raise --max-num-batched-tokens (needs a restart).",
-                "--max-num-batched-tokens",
-            ),
-            Action("If no request waits: send more load, or serve the same load from fewer replicas."),
+            levers.MORE_SLOTS,
+            levers.MORE_BATCHED_TOKENS,
         ),
         runbook=Runbook(
             "None for users. Hardware is paid for and not used.",

@@ -7,10 +7,10 @@ from statistics import median
 from typing import Any
 
 from kvwatch.core.history.window import above
+from kvwatch.core.judgement.advice import levers
 from kvwatch.core.judgement.derive import FIVE_MINUTES, MINUTE
 from kvwatch.core.judgement.percentiles import LATENCIES, percentile_name
-from kvwatch.core.judgement.symptoms.actions import ENABLE_PREFIX_CACHING, SHARE, SHORTER
-from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Severity, Symptom
+from kvwatch.core.judgement.symptoms.row import Judgement, Runbook, Severity, Symptom
 from kvwatch.core.judgement.symptoms.views import WAITING, EngineView, once_per_sample, requires
 from kvwatch.core.judgement.symptoms.warmup import may_be_cold
 from kvwatch.core.judgement.thresholds import Threshold, multiple, seconds, share
@@ -158,16 +158,19 @@ ROWS: tuple[Symptom, ...] = (
             "Bursts too short to show as a queue at each scrape (larger part: queue)",
             "Work before vLLM's engine: tokenizing, images, a busy event loop (neither part is large)",
         ),
-        actions=(
-            SHORTER,
-            SHARE,
-            ENABLE_PREFIX_CACHING,
-            Action(
-                "If prefill is the larger part and inter-token latency may rise: double --max-num-batched-tokens"
-                " (needs a restart).",
-                "--max-num-batched-tokens",
+        levers=(
+            levers.when_larger(levers.SMOOTH_BURSTS, "queue"),
+            levers.when_larger(levers.ADD_REPLICA, "queue"),
+            levers.when_larger(levers.FIXED_TEXT_FIRST, "prefill"),
+            levers.when_larger(levers.SHORTEN_PROMPTS, "prefill"),
+            levers.step(
+                "check_frontend",
+                "check the work before the engine: tokenizing, images, a busy API server process",
+                when=lambda at: at.evidence.get("larger_part") not in {"queue", "prefill"},
+                condition="if neither queue nor prefill is large",
             ),
-            Action("If the queue is the larger part: smooth the bursts, or add a replica."),
+            levers.when_larger(levers.ENABLE_PREFIX_CACHING, "prefill"),
+            levers.when_larger(levers.MORE_BATCHED_TOKENS, "prefill"),
         ),
         runbook=Runbook(
             "Users wait for the first word; then the rest flows.",
@@ -198,14 +201,16 @@ ROWS: tuple[Symptom, ...] = (
             "Prefix caching is off",
             "Prompts have nothing in common: then only shorter prompts or more prefill capacity help",
         ),
-        actions=(
-            SHORTER,
-            Action(
-                "Make system prompt and tool schema identical token by token; put variable values behind them."
+        levers=(
+            levers.IDENTICAL_PREFIX,
+            levers.FIXED_TEXT_FIRST,
+            levers.step(
+                "order_documents", "order retrieved documents the same way each time, the most common first"
             ),
-            ENABLE_PREFIX_CACHING,
-            Action("Order retrieved documents the same way each time, the most common first."),
+            levers.SHORTEN_PROMPTS,
+            levers.ENABLE_PREFIX_CACHING,
         ),
+        do_not=(levers.NOT_CACHE,),
         runbook=Runbook(
             "Users wait for the first word, and the GPU recomputes what it computed a moment ago.",
             ("prompts", "hits", "trusted", "ttft", "prefill", "config"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvwatch.core.history.window import Sample, histogram_increase, increase, seconds_where
+from kvwatch.core.judgement.advice import levers
+from kvwatch.core.judgement.advice.levers import Lever
 from kvwatch.core.judgement.derive import MINUTE
 from kvwatch.core.judgement.percentiles import HOUR, LENGTHS, TOTAL_LENGTH, percentile_name
-from kvwatch.core.judgement.symptoms.actions import CAP_OUTPUTS, FP8, MORE_KV
-from kvwatch.core.judgement.symptoms.cache import MORE_SLOTS_HARM
-from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Severity, Symptom
+from kvwatch.core.judgement.symptoms.row import Judgement, Runbook, Severity, Symptom
 from kvwatch.core.judgement.symptoms.views import EngineView, gauges, requires
 from kvwatch.core.judgement.thresholds import Threshold, multiple, seconds, share
 from kvwatch.core.model.signals import CORE
@@ -146,15 +146,25 @@ ROWS: tuple[Symptom, ...] = (
                 " windows or states, and by the one block that vLLM keeps for itself"
             ),
         ),
-        actions=(
-            Action("Restart vLLM: the request does not leave the queue by itself."),
-            Action(
-                "Lower --max-model-len below usable_capacity_tokens, with a margin for hybrid models, so that vLLM"
-                " rejects such requests with 400 (needs a restart).",
-                "--max-model-len",
+        levers=(
+            levers.step(
+                "route_away", "route traffic to other servers: nothing behind this request is scheduled"
             ),
-            FP8,
-            MORE_KV,
+            Lever(
+                id="restart",
+                text="restart vLLM: the request does not leave the queue by itself",
+                restart=True,
+            ),
+            Lever(
+                id="max_model_len",
+                text="--max-model-len {value}, so that vLLM rejects such requests",
+                cost="longer requests are rejected with HTTP 400",
+                option="--max-model-len",
+                restart=True,
+                value=lambda at: at.evidence.get("usable_capacity_tokens"),
+            ),
+            levers.FP8_CACHE,
+            levers.MORE_MEMORY,
         ),
         runbook=Runbook(
             "No user is served: every request waits behind one that can never run.",
@@ -183,13 +193,16 @@ ROWS: tuple[Symptom, ...] = (
             "Very long prompts or outputs among short ones",
             "No limit on max_tokens: outputs grow until --max-model-len",
         ),
-        actions=(
-            CAP_OUTPUTS,
-            Action("Give long requests a queue or a server of their own."),
-            FP8,
-            MORE_KV,
-            MORE_SLOTS_HARM,
+        levers=(
+            levers.ROUTE_LONG,
+            levers.CAP_OUTPUT,
+            levers.CAP_OUTPUT_UNMEASURED,
+            levers.ROUTE_LONG_UNMEASURED,
+            levers.ADD_REPLICA,
+            levers.FP8_CACHE,
+            levers.MORE_MEMORY,
         ),
+        do_not=(levers.NOT_MORE_SLOTS,),
         runbook=Runbook(
             "Short requests wait for as long as a few long ones take.",
             ("running", "waiting", "usage", "lengths", "capacity", "ttft"),
@@ -214,13 +227,9 @@ ROWS: tuple[Symptom, ...] = (
         " take blocks as their tokens come. It stops a runaway request from taking the whole cache, and lets vLLM"
         " start with a smaller cache.",
         causes=("The model's maximum was taken as the limit of the service",),
-        actions=(
-            Action(
-                "Set --max-model-len to the p99 in the evidence plus a margin. vLLM rejects longer requests with 400"
-                " (needs a restart).",
-                "--max-model-len",
-            ),
-            Action("Send rare longer requests, if any, to a server of their own."),
+        levers=(
+            levers.LENGTH_LIMIT,
+            levers.step("route_long", "send rare longer requests, if any, to a server of their own"),
         ),
         runbook=Runbook(
             "None now. One runaway request can take the whole cache from all others.",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kvwatch.core.history.window import increase, seconds_where
+from kvwatch.core.judgement.advice import levers
+from kvwatch.core.judgement.advice.levers import Lever
+from kvwatch.core.judgement.advice.situation import Situation
 from kvwatch.core.judgement.derive import FIVE_MINUTES, MINUTE, TWO_MINUTES
-from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Scope, Severity, Symptom, Verdict
+from kvwatch.core.judgement.symptoms.row import Judgement, Runbook, Scope, Severity, Symptom, Verdict
 from kvwatch.core.judgement.symptoms.views import EngineView, TargetView, engines_missing
 from kvwatch.core.judgement.thresholds import Threshold, share
 from kvwatch.core.model.signals import CORE
@@ -133,6 +136,19 @@ def _rejected(view: TargetView, window: float) -> float:
     return max((count for count in seen if count is not None), default=0.0)
 
 
+def _too_many(part: str) -> Callable[[Situation], bool]:
+    """Whether errors, aborts or rejections are above their threshold."""
+    name = {"error": "errors", "abort": "aborts", "reject": "rejections"}[part]
+
+    def above(at: Situation) -> bool:
+        count, total = at.evidence.get(name) or 0.0, at.evidence.get("finished_requests") or 0.0
+        if name == "rejections":
+            total += count
+        return bool(count > at.evidence.get(f"threshold_{name}_ratio", 0.0) * max(total, 1.0))
+
+    return above
+
+
 ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="requests_failing",
@@ -155,15 +171,33 @@ ROWS: tuple[Symptom, ...] = (
             "Aborted: clients give up, often because they wait too long",
             "Errors: see the engine's log",
         ),
-        actions=(
-            Action("See in the evidence which of the three it is. For errors, read the engine's log."),
-            Action("Check for other firing symptoms first; fix whatever makes requests wait."),
-            Action(
-                "If rejected requests could have waited, raise --max-num-queued-reqs (needs a restart); otherwise"
-                " add a replica.",
-                "--max-num-queued-reqs",
-                ("v1",),
+        levers=(
+            levers.step(
+                "fix_cause", "check for other firing symptoms first; fix whatever makes requests wait"
+            ),
+            levers.step(
+                "read_errors",
+                "read the engine's log around the first error",
+                when=_too_many("error"),
+                condition="errors",
+            ),
+            levers.step(
+                "check_timeouts",
+                "compare the clients' timeouts with TTFT and end-to-end latency",
+                when=_too_many("abort"),
+                condition="aborts",
+            ),
+            levers.ADD_REPLICA,
+            Lever(
+                id="max_num_queued_reqs",
+                text="raise --max-num-queued-reqs, if rejected requests could have waited",
+                cost="first tokens come later",
+                option="--max-num-queued-reqs",
+                restart=True,
+                generations=("v1",),
                 feature="watermark",
+                when=_too_many("reject"),
+                condition="rejections",
             ),
         ),
         runbook=Runbook(
@@ -199,11 +233,17 @@ ROWS: tuple[Symptom, ...] = (
             "A router or session affinity sends more to one engine, or all long requests to it",
             "Few clients with long-lived connections",
         ),
-        actions=(
-            Action("Route by the load of the engines: fewest waiting first, or by KV usage."),
-            Action("Loosen session affinity, or spread the largest sessions."),
-            Action("Check whether all long requests go to one engine."),
+        levers=(
+            Lever(
+                id="route_by_load",
+                text="route by load: fewest waiting first, or lowest KV cache usage",
+                relieves=levers.Resource.ROUTING,
+                cost="fewer prefix cache hits, unless the router knows prefixes, too",
+            ),
+            levers.step("loosen_affinity", "loosen session affinity, or spread the largest sessions"),
+            levers.step("check_long", "check whether all long requests go to one engine"),
         ),
+        do_not=(levers.NOT_CACHE_IMBALANCE,),
         runbook=Runbook(
             "Requests at one engine wait while another has room.",
             ("usage", "running", "waiting", "regimes"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvwatch.core.history.window import Minute, Sample, covered, increase
+from kvwatch.core.judgement.advice import levers
+from kvwatch.core.judgement.advice.levers import Lever
 from kvwatch.core.judgement.derive import FIVE_MINUTES, TWO_MINUTES
 from kvwatch.core.judgement.percentiles import percentile_name
-from kvwatch.core.judgement.symptoms.actions import CAP_OUTPUTS, ENABLE_PREFIX_CACHING, FP8, MORE_KV, OFFLOAD
-from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Severity, Symptom
+from kvwatch.core.judgement.symptoms.row import Judgement, Runbook, Severity, Symptom
 from kvwatch.core.judgement.symptoms.views import EngineView, requires
 from kvwatch.core.judgement.thresholds import Threshold, multiple, seconds, share
 
@@ -151,9 +152,11 @@ ROWS: tuple[Symptom, ...] = (
             "It was switched off",
             "The default is off: for the v0 engine, and for hybrid models before vLLM 0.28",
         ),
-        actions=(
-            ENABLE_PREFIX_CACHING,
-            Action("Then watch the hit ratio: caching helps only prompts that begin alike."),
+        levers=(
+            levers.ENABLE_PREFIX_CACHING,
+            levers.step(
+                "watch_hits", "then watch the hit ratio: caching helps only prompts that begin alike"
+            ),
         ),
         runbook=Runbook(
             "First tokens may come later than needed, and prefill takes GPU time from other requests.",
@@ -197,16 +200,16 @@ ROWS: tuple[Symptom, ...] = (
             "The template changed, and something at its head now differs from prompt to prompt",
             "Conversations are spread over servers, and each server holds only a part of them",
         ),
-        actions=(
-            CAP_OUTPUTS,
-            Action("Check whether the prompt template changed when the ratio fell. If so, begin there."),
-            Action(
-                "Lower the number of concurrent conversations towards prompts_that_fit, or add a replica."
+        levers=(
+            levers.step(
+                "check_template",
+                "check whether the prompt template changed when the ratio fell; if so, begin there",
             ),
-            FP8,
-            Action("Send each conversation to the server that has its beginning (sticky routing)."),
-            MORE_KV,
-            OFFLOAD,
+            levers.ROUTE_BY_PREFIX,
+            levers.ADD_REPLICA,
+            levers.FP8_CACHE,
+            levers.OFFLOAD,
+            levers.MORE_MEMORY,
         ),
         runbook=Runbook(
             "Each turn of a conversation waits until its whole history is recomputed.",
@@ -241,18 +244,20 @@ ROWS: tuple[Symptom, ...] = (
                 " hybrid models). The last block of a prompt is always computed"
             ),
         ),
-        actions=(
-            Action(
-                "Check that the shared part is longer than prefix_unit_tokens: only whole units are found again, and"
-                " never the last one. Lower the unit with --prefix-match-unit (vLLM 0.26 and later), or for hybrid"
-                " models with --mamba-cache-mode all (needs a restart).",
-                "--prefix-match-unit",
-                ("v1",),
-                applies=lambda config: (config.prefix_unit or 0.0) >= COARSE_UNIT,
+        levers=(
+            levers.FIXED_TEXT_FIRST,
+            levers.step("compare_prompts", "compare two prompts token by token to find where they differ"),
+            levers.ROUTE_BY_PREFIX,
+            Lever(
+                id="prefix_match_unit",
+                text="lower the match unit with --prefix-match-unit (vLLM 0.26 and later), or for hybrid models with"
+                " --mamba-cache-mode all: only whole units are found again, and never the last one",
+                option="--prefix-match-unit",
+                restart=True,
+                generations=("v1",),
+                when=lambda at: (at.config.prefix_unit or 0.0) >= COARSE_UNIT,
+                condition="if the match unit is long",
             ),
-            Action("Put fixed text first (system prompt, tools, examples), variable values last."),
-            Action("Compare two prompts token by token to find where they differ."),
-            Action("Send requests of one conversation to the same server."),
         ),
         runbook=Runbook(
             "First tokens come as late as without a prefix cache.",

@@ -7,9 +7,10 @@ from typing import Any
 
 from kvwatch.core.history.regimes import Regime
 from kvwatch.core.history.window import rate
+from kvwatch.core.judgement.advice import levers
+from kvwatch.core.judgement.advice.levers import Lever
 from kvwatch.core.judgement.derive import MINUTE
-from kvwatch.core.judgement.symptoms.actions import ENABLE_PREFIX_CACHING, SHARE, SHORTER
-from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Severity, Symptom
+from kvwatch.core.judgement.symptoms.row import Judgement, Runbook, Severity, Symptom
 from kvwatch.core.judgement.symptoms.views import EngineView, gauges, once_per_sample, requires
 from kvwatch.core.judgement.thresholds import share
 from kvwatch.core.model.signals import CORE
@@ -86,9 +87,9 @@ def _deferral_hints(view: EngineView) -> Mapping[str, Any]:
     }
 
 
-_COUNT_ADAPTERS = Action(
-    "Count the LoRA adapters requested at once. Above --max-loras, requests wait for an adapter slot.",
-    "--max-loras",
+_COUNT_ADAPTERS = Lever(
+    id="count_adapters",
+    text="count the LoRA adapters requested at once: above --max-loras, requests wait for an adapter slot",
     feature="lora",
 )
 """For servers that do not expose why requests wait."""
@@ -106,15 +107,12 @@ ROWS: tuple[Symptom, ...] = (
         thresholds=(share("share", 0.5, "Fires above this share of 1 min in the regime."),),
         meaning="As many requests run as --max-num-seqs allows. The cache has room for more.",
         causes=("--max-num-seqs is low for this load", _ADAPTERS_IN_USE),
-        actions=(
+        levers=(
             _COUNT_ADAPTERS,
-            Action(
-                "Raise --max-num-seqs by half at a time, towards requests_that_fit, and watch inter-token latency"
-                " (needs a restart).",
-                "--max-num-seqs",
-            ),
-            Action("Add a replica, if inter-token latency is at its limit already."),
+            levers.ADD_REPLICA,
+            levers.MORE_SLOTS,
         ),
+        do_not=(levers.NOT_CACHE,),
         runbook=Runbook(
             "Requests wait before their first token although the cache has room for them.",
             ("regimes", "running", "waiting", "demand", "usage", "itl"),
@@ -138,18 +136,15 @@ ROWS: tuple[Symptom, ...] = (
             "A small --max-num-batched-tokens, which splits prompts into small chunks",
             _ADAPTERS_IN_USE,
         ),
-        actions=(
-            SHORTER,
+        levers=(
+            levers.FIXED_TEXT_FIRST,
+            levers.SHORTEN_PROMPTS,
             _COUNT_ADAPTERS,
-            SHARE,
-            ENABLE_PREFIX_CACHING,
-            Action(
-                "Double --max-num-batched-tokens, if inter-token latency may rise (needs a restart).",
-                "--max-num-batched-tokens",
-            ),
-            Action("Add a replica, or separate prefill servers (disaggregated prefill)."),
-            Action("Do not enlarge the cache: it has room."),
+            levers.ADD_REPLICA,
+            levers.ENABLE_PREFIX_CACHING,
+            levers.MORE_BATCHED_TOKENS,
         ),
+        do_not=(levers.NOT_CACHE,),
         runbook=Runbook(
             "Requests wait before their first token. Running requests may go on unharmed.",
             ("regimes", "waiting", "prefill", "queue", "prompts", "hits", "usage"),
@@ -171,23 +166,29 @@ ROWS: tuple[Symptom, ...] = (
             "KV cache arrives slowly from a prefill server or an offload tier",
             "Grammars of structured output are being compiled",
         ),
-        actions=(
-            Action(
-                "Find out which of the three it is (hints in the evidence): adapters, transfers or grammars."
+        levers=(
+            levers.step(
+                "find_reason",
+                "find out which of the three it is (hints in the evidence): adapters, transfers or grammars",
             ),
-            Action(
-                "Raise --max-loras to the number of adapters requested at once, if GPU memory allows, or give each"
-                " adapter a server of its own (needs a restart).",
-                "--max-loras",
-                feature="lora",
-            ),
-            Action(
-                "Check the KV transfers: bandwidth, the prefill servers, errors of the connector in the log.",
+            Lever(
+                id="check_transfers",
+                text="check the KV transfers: bandwidth, the prefill servers, errors of the connector in the log",
                 feature="kv transfer",
             ),
-            Action("For structured output, reuse a few grammars: each is compiled only once."),
-            Action("Do not enlarge the cache: the requests do not wait for it."),
+            levers.step(
+                "reuse_grammars", "for structured output, reuse a few grammars: each is compiled only once"
+            ),
+            Lever(
+                id="max_loras",
+                text="raise --max-loras to the number of adapters requested at once",
+                cost="adapter slots take GPU memory from the cache",
+                option="--max-loras",
+                restart=True,
+                feature="lora",
+            ),
         ),
+        do_not=(levers.NOT_CACHE,),
         runbook=Runbook(
             "Some requests wait much longer than others, mostly those of one adapter, grammar or connector.",
             ("reasons", "waiting", "running", "usage"),

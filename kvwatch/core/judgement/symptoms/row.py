@@ -1,4 +1,4 @@
-"""A row of the symptom table: condition, judge, texts, actions and runbook."""
+"""A row of the symptom table: condition, judge, texts, levers and runbook."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from kvwatch.core.judgement.advice.levers import DoNot, Lever
 from kvwatch.core.judgement.thresholds import Threshold
 from kvwatch.core.model.log_verdict import LogVerdict
-from kvwatch.core.model.snapshot import CacheConfig, Snapshot
 
 
 class Verdict(StrEnum):
@@ -45,10 +45,12 @@ class Judgement:
     verdict: Verdict
     evidence: Evidence = field(default_factory=dict)
     reason: str = ""
+    severity: Severity | None = None
+    """The severity if it is not the row's."""
 
     @classmethod
-    def active_if(cls, condition: bool, evidence: Evidence) -> Judgement:
-        return cls(Verdict.ACTIVE if condition else Verdict.CLEAR, evidence)
+    def active_if(cls, condition: bool, evidence: Evidence, severity: Severity | None = None) -> Judgement:
+        return cls(Verdict.ACTIVE if condition else Verdict.CLEAR, evidence, severity=severity)
 
     @classmethod
     def clear(cls, **evidence: Any) -> Judgement:
@@ -57,29 +59,6 @@ class Judgement:
     @classmethod
     def unknown(cls, reason: str, evidence: Evidence | None = None) -> Judgement:
         return cls(Verdict.UNKNOWN, evidence or {}, reason)
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One thing to do: an imperative sentence. One that changes an option of vLLM ends with "(needs a restart)".
-
-    `flag` is the vLLM option that it is about. The action is shown only to `generations` (``v0``, ``v1``) that have
-    the option, with `feature` only to servers whose metrics show that feature, and only if `applies` to the server's
-    cache configuration.
-    """
-
-    text: str
-    flag: str = ""
-    generations: tuple[str, ...] = ("v0", "v1")
-    feature: str = ""
-    applies: Callable[[CacheConfig], bool] = lambda _: True
-
-    def fits(self, snapshot: Snapshot) -> bool:
-        return (
-            snapshot.generation in self.generations
-            and (not self.feature or self.feature in snapshot.features)
-            and self.applies(snapshot.config)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +79,9 @@ class Symptom:
 
     `when` is the condition in words, with thresholds of the row (and ``for``, ``keep``) in braces; `fires_when` fills
     them in. The verdict must be active for `for_s` before the symptom fires, and clear for `keep_s` before it
-    resolves. `causes` are sorted by likelihood, `actions` by the order to try them. `explains` names the symptoms
-    that this one covers while it fires; with `explains_while_pending`, also while it is pending. `log_cause` picks
+    resolves. `causes` are sorted by likelihood, `levers` by expected relief against cost;
+    `do_not` are plausible steps that would not help. `explains` names the symptoms
+    that this one covers while it fires. `log_cause` picks
     the cause out of the server's log; the actions of that cause then replace the row's. `origin` is the source of
     condition and thresholds.
     """
@@ -110,6 +90,8 @@ class Symptom:
     title: str
     when: str
     severity: Severity
+    calm_severity: Severity | None = None
+    """The severity while users do not notice it, if that differs (evidence `users_suffer`)."""
     scope: Scope = Scope.ENGINE
     for_s: float = 0
     keep_s: float = 60
@@ -118,10 +100,10 @@ class Symptom:
     """Named without the row's id, which `named_thresholds` adds."""
     meaning: str
     causes: tuple[str, ...]
-    actions: tuple[Action, ...]
+    levers: tuple[Lever, ...]
+    do_not: tuple[DoNot, ...] = ()
     runbook: Runbook
     explains: tuple[str, ...] = ()
-    explains_while_pending: bool = False
     log_cause: Callable[[LogVerdict | None], LogVerdict | None] = lambda _: None
     origin: str
 
@@ -141,6 +123,3 @@ class Symptom:
             return f"{number * 100:g} %" if row.unit == "ratio" and row.high <= 1 else f"{number:g}"
 
         return re.sub(r"\{(\w+)\}", value, self.when)
-
-    def actions_for(self, snapshot: Snapshot) -> tuple[Action, ...]:
-        return tuple(action for action in self.actions if action.fits(snapshot))

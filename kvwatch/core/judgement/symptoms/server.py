@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from kvwatch.core.judgement.symptoms.row import Action, Evidence, Judgement, Runbook, Scope, Severity, Symptom
+from kvwatch.core.judgement.advice import levers
+from kvwatch.core.judgement.advice.levers import Lever
+from kvwatch.core.judgement.advice.situation import Situation
+from kvwatch.core.judgement.symptoms.row import Evidence, Judgement, Runbook, Scope, Severity, Symptom
 from kvwatch.core.judgement.symptoms.views import TargetView
 from kvwatch.core.judgement.thresholds import seconds, share
 from kvwatch.core.model import log_verdict
@@ -48,7 +52,16 @@ def _target_down(view: TargetView) -> Judgement:
         "threshold_seconds": view.limits["target_down.for"],
         "threshold_share": view.limits["target_down.share"],
     }
+    if not view.ever_up and error is Failure.REFUSED and view.failing_for < _may_load_for(view):
+        return Judgement.clear(**evidence)
     return Judgement.active_if(True, evidence)
+
+
+def _may_load_for(view: TargetView) -> float:
+    """Seconds for which a server that was never up may be loading its model; as long as a start may take if its log
+    shows one that has not failed."""
+    loading = view.log is not None and not view.log.failed
+    return view.limits["startup_kv_failure.for" if loading else "target_down.never_up"]
 
 
 def _signals_missing(view: TargetView) -> Judgement:
@@ -91,6 +104,47 @@ def _log_evidence(found: LogVerdict | None) -> Evidence:
     return found.evidence() if found is not None else {}
 
 
+def _failure_is(*kinds: Failure) -> Callable[[Situation], bool]:
+    return lambda at: at.evidence.get("failure") in set(map(str, kinds))
+
+
+_DOWN_STEPS = tuple(
+    levers.step(
+        id_,
+        text,
+        when=_failure_is(*kinds),
+        condition=" or ".join(str(one).replace("_", " ") for one in kinds),
+    )
+    for id_, text, kinds in (
+        (
+            "check_process",
+            "check the server's process and the last lines of its log: nothing listens on the port",
+            (Failure.REFUSED,),
+        ),
+        (
+            "check_load",
+            "check the server's processor load and its log: the API process hangs, or is too busy to answer",
+            (Failure.TIMEOUT, Failure.CONNECTION),
+        ),
+        (
+            "check_dns",
+            "check the host name in the target's URL and the name server of this host",
+            (Failure.DNS,),
+        ),
+        (
+            "check_tls",
+            "check the certificate (issuer, name, dates) and the setting ca_file of the target",
+            (Failure.TLS,),
+        ),
+        (
+            "check_url",
+            "check the target's URL, token and proxy: something answers, but not vLLM's /metrics",
+            (Failure.HTTP_STATUS, Failure.MALFORMED, Failure.TOO_LARGE),
+        ),
+    )
+)
+"""The first step by kind of failure."""
+
 ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="target_down",
@@ -105,6 +159,11 @@ ROWS: tuple[Symptom, ...] = (
             share(
                 "share", 0.8, "Or: from this share of failing scrapes in about 1 min, newest weighted most."
             ),
+            seconds(
+                "never_up",
+                150,
+                "A server that refuses connections since kvwatch started may be loading its model for this long.",
+            ),
         ),
         meaning="All or nearly all scrapes fail, so nothing is known about the server. The evidence names the"
         " failure.",
@@ -113,9 +172,9 @@ ROWS: tuple[Symptom, ...] = (
             "Wrong address or port, or something in between (network policy, TLS)",
             "Its event loop is too busy to answer in time (failure: timeout)",
         ),
-        actions=(
-            Action("Check the server's process and the last lines of its log."),
-            Action("Request /health and /metrics by hand from this host."),
+        levers=(
+            *_DOWN_STEPS,
+            levers.step("request_by_hand", "request /health and /metrics by hand from this host"),
         ),
         runbook=Runbook(
             "The server most likely answers no request. If only its metrics are unreachable, users notice nothing,"
@@ -159,28 +218,32 @@ ROWS: tuple[Symptom, ...] = (
             "Another process holds the GPU's memory",
             "It is still loading (a large model from slow storage), or the address is wrong",
         ),
-        actions=(
-            Action(
-                "Find the first error in the server's log; the last one only says that the engine failed."
+        levers=(
+            levers.step(
+                "find_first_error",
+                "find the first error in the server's log; the last one only says that the engine failed",
             ),
-            Action(
-                "If it says 'to serve at least one request': lower --max-model-len to the length that the log"
-                " proposes.",
-                "--max-model-len",
+            levers.step("explain", "run `kvwatch explain LOG`: it names the cause and the option to change"),
+            Lever(
+                id="max_model_len",
+                text="if it says 'to serve at least one request': lower --max-model-len to the length in the log",
+                cost="longer requests are rejected with HTTP 400",
+                option="--max-model-len",
+                restart=True,
             ),
-            Action(
-                "If it says 'no available memory for the cache blocks': raise --gpu-memory-utilization, or put fewer"
-                " weights on each GPU (a quantized or smaller model, more GPUs).",
-                "--gpu-memory-utilization",
+            Lever(
+                id="gpu_memory_utilization",
+                text="if it says 'no available memory for the cache blocks': raise --gpu-memory-utilization, or put"
+                " fewer weights on each GPU (a quantized or smaller model, more GPUs)",
+                cost="too high fails at start-up or under load with CUDA OOM",
+                option="--gpu-memory-utilization",
+                restart=True,
             ),
-            Action(
-                "If it says 'free memory is less than desired': lower --gpu-memory-utilization or free the GPU. This"
-                " is the opposite of the case before.",
-                "--gpu-memory-utilization",
-            ),
-            Action(
-                "Set --kv-cache-dtype fp8: about half the bytes per token. First check support, scales and quality.",
-                "--kv-cache-dtype",
+            Lever(
+                id="lower_gpu_memory_utilization",
+                text="if it says 'free memory is less than desired': lower --gpu-memory-utilization, or free the GPU",
+                option="--gpu-memory-utilization",
+                restart=True,
             ),
         ),
         runbook=Runbook(
@@ -189,7 +252,6 @@ ROWS: tuple[Symptom, ...] = (
             "the first scrape succeeds",
         ),
         explains=("target_down",),
-        explains_while_pending=True,
         log_cause=log_verdict.failed_start,
         origin="vLLM's own start-up errors; the two about memory have opposite remedies (vllm-project/vllm #2248,"
         " #10439)",
@@ -212,15 +274,21 @@ ROWS: tuple[Symptom, ...] = (
             "Out of memory under load, if pressure was high just before",
             "A crash: see the end of the old log",
         ),
-        actions=(
-            Action("Read the last lines of the log before the restart."),
-            Action(
-                "If it ran out of GPU memory under load: lower --gpu-memory-utilization (needs a restart).",
-                "--gpu-memory-utilization",
+        levers=(
+            levers.step("read_log", "read the last lines of the log before the restart"),
+            Lever(
+                id="lower_gpu_memory_utilization",
+                text="lower --gpu-memory-utilization, if it ran out of GPU memory under load",
+                cost="a smaller cache",
+                option="--gpu-memory-utilization",
+                restart=True,
             ),
-            Action(
-                "Or make its steps smaller: lower --max-num-batched-tokens (needs a restart).",
-                "--max-num-batched-tokens",
+            Lever(
+                id="max_num_batched_tokens",
+                text="or lower --max-num-batched-tokens: smaller steps need less memory",
+                cost="slower prefill",
+                option="--max-num-batched-tokens",
+                restart=True,
             ),
         ),
         runbook=Runbook(
@@ -248,13 +316,18 @@ ROWS: tuple[Symptom, ...] = (
             "A release or a relay exposes other names (see unknown_families)",
             "The address is not vLLM's /metrics",
         ),
-        actions=(
-            Action(
-                "Remove --disable-log-stats from the options of vLLM (needs a restart).",
-                "--disable-log-stats",
+        levers=(
+            levers.step(
+                "set_spelling",
+                "give kvwatch the other spelling (KVWATCH_SPELLINGS) or name (KVWATCH_ALIASES)",
             ),
-            Action("Give kvwatch the other spelling (KVWATCH_SPELLINGS) or name (KVWATCH_ALIASES)."),
-            Action("Behind Ray Serve: set log_engine_metrics=True in the deployment."),
+            levers.step("ray", "behind Ray Serve: set log_engine_metrics=True in the deployment"),
+            Lever(
+                id="log_stats",
+                text="remove --disable-log-stats from the options of vLLM",
+                option="--disable-log-stats",
+                restart=True,
+            ),
         ),
         runbook=Runbook(
             "Users notice nothing. No other alert can fire for the cache of this server.",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from kvwatch.core.history.regimes import Regime
 from kvwatch.core.history.window import increase
-from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Severity, Symptom
+from kvwatch.core.judgement.advice import levers
+from kvwatch.core.judgement.advice.levers import Lever
+from kvwatch.core.judgement.symptoms.row import Judgement, Runbook, Severity, Symptom
 from kvwatch.core.judgement.symptoms.views import EngineView, gauges, requires
 from kvwatch.core.judgement.thresholds import share
 from kvwatch.core.model.signals import CORE
@@ -73,18 +75,25 @@ ROWS: tuple[Symptom, ...] = (
             "The engine process hangs or died, and the API server did not notice",
             "The request at the head of the queue can never be scheduled (signs_of_life in the evidence)",
         ),
-        actions=(
-            Action("Send one short request. If it is answered, nothing hangs and the gauges are stale."),
-            Action(
-                "Collect evidence before a restart: the last lines of the log, py-spy dump of the engine process,"
-                " nvidia-smi."
+        levers=(
+            levers.step(
+                "send_one",
+                "send one short request: if it is answered, nothing hangs and the gauges are stale",
             ),
-            Action("Route traffic away and restart the server."),
-            Action(
-                "If signs_of_life shows that the scheduler still runs, the head of the queue can never run. Set"
-                " --max-model-len below what the cache holds, and --max-num-batched-tokens above the longest prompt"
-                " (needs a restart).",
-                "--max-model-len",
+            levers.step(
+                "collect",
+                "collect evidence: the last lines of the log, py-spy dump of the engine process, nvidia-smi",
+            ),
+            Lever(id="restart", text="route traffic away and restart vLLM", restart=True),
+            Lever(
+                id="max_model_len",
+                text="--max-model-len below what the cache holds, and --max-num-batched-tokens above the longest"
+                " prompt: the scheduler still runs, so the head of the queue can never run",
+                cost="longer requests are rejected with HTTP 400",
+                option="--max-model-len",
+                restart=True,
+                when=lambda at: bool(at.evidence.get("signs_of_life")),
+                condition="if signs_of_life shows that the scheduler still runs",
             ),
         ),
         runbook=Runbook(
@@ -122,9 +131,13 @@ ROWS: tuple[Symptom, ...] = (
             "The gauge was not written after its requests were aborted (always before vLLM 0.10.2)",
             "Blocks of finished requests wait for a decode server to fetch them (disaggregated prefill)",
         ),
-        actions=(
-            Action("Send one short request: the next step corrects a frozen gauge."),
-            Action("If usage stays, restart vLLM at a quiet time and report it as a bug of vLLM."),
+        levers=(
+            levers.step("send_one", "send one short request: the next step corrects a frozen gauge"),
+            Lever(
+                id="restart",
+                text="if usage stays, restart vLLM at a quiet time and report it as a bug of vLLM",
+                restart=True,
+            ),
         ),
         runbook=Runbook(
             "The cache has less room than it should, and routers that go by usage avoid this server.",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from kvwatch.core.history.regimes import Regime
 from kvwatch.core.history.window import Sample, increase
+from kvwatch.core.judgement.advice import levers
 from kvwatch.core.judgement.derive import MINUTE, TWO_MINUTES
-from kvwatch.core.judgement.symptoms.actions import CAP_OUTPUTS, FEWER, FP8, MORE_KV, REPLICA
-from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Severity, Symptom
+from kvwatch.core.judgement.symptoms.row import Judgement, Runbook, Severity, Symptom
+from kvwatch.core.judgement.symptoms.situations import suffering
 from kvwatch.core.judgement.symptoms.views import EngineView, gauges, once_per_sample, requires
 from kvwatch.core.judgement.thresholds import Threshold, multiple
 from kvwatch.core.model.signals import CORE
@@ -106,7 +107,9 @@ def _kv_thrashing(view: EngineView) -> Judgement:
         and preempted >= limits["kv_thrashing.per_request"] * requests
     )
     recomputes = recomputed is not None and recomputed >= enough
-    return Judgement.active_if((storm or recomputes) and under_pressure, evidence)
+    evidence["users_suffer"] = recomputes or suffering(view)
+    severity = Severity.CRITICAL if evidence["users_suffer"] else Severity.WARNING
+    return Judgement.active_if((storm or recomputes) and under_pressure, evidence, severity)
 
 
 def generated_per_prompt_token(rows: list[Sample]) -> float | None:
@@ -161,6 +164,7 @@ ROWS: tuple[Symptom, ...] = (
         when="≥ {preemptions} preemptions in 2 min and ≥ {per_request} per request under cache pressure, or"
         " recomputed prompts worth ≥ {recomputed} × the cache in 2 min while hardly anything is generated",
         severity=Severity.CRITICAL,
+        calm_severity=Severity.WARNING,
         for_s=10,
         judge=_kv_thrashing,
         thresholds=(
@@ -187,19 +191,24 @@ ROWS: tuple[Symptom, ...] = (
             "Outputs grow after admission; vLLM makes room only for the prompt",
             "One of several engines gets more than its share (engine_imbalance fires too): fix that first",
         ),
-        actions=(
-            CAP_OUTPUTS,
-            FEWER,
-            Action(
-                "Keep blocks free at admission: --watermark 0.02, then 0.05. First tokens take longer, inter-token"
-                " latency improves (needs a restart).",
-                "--watermark",
-                ("v1",),
-                feature="watermark",
-            ),
-            FP8,
-            MORE_KV,
-            REPLICA,
+        levers=(
+            levers.PLAN_CAPACITY,
+            levers.WAIT_AND_WATCH,
+            levers.ROUTE_BY_LOAD,
+            levers.CAP_OUTPUT,
+            levers.ROUTE_LONG,
+            levers.SHED_LOAD,
+            levers.ADD_REPLICA,
+            levers.FEWER_SLOTS,
+            levers.FP8_CACHE,
+            levers.WATERMARK,
+            levers.MORE_MEMORY,
+            levers.TENSOR_PARALLEL,
+        ),
+        do_not=(
+            levers.NOT_MORE_SLOTS,
+            levers.NOT_FEWER_SLOTS_NEAR_CAPACITY,
+            levers.NOT_LENGTH_LIMIT,
         ),
         runbook=Runbook(
             "Throughput falls while the GPU works hard. Answers pause in the middle, and every latency grows.",

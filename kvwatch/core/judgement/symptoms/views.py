@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
-from math import floor, inf, isfinite
 from typing import Any, TypeVar
 
 from kvwatch.core.history.integrals import USAGE, USAGE_KNOWN, Integral, integral_over
 from kvwatch.core.history.regimes import Regime
 from kvwatch.core.history.window import Minute, Sample, Windows, histogram_increase, weights
-from kvwatch.core.judgement.derive import FIVE_MINUTES, MINUTE
+from kvwatch.core.judgement.derive import FIVE_MINUTES
 from kvwatch.core.judgement.derived import Derived
-from kvwatch.core.judgement.percentiles import HOUR
+from kvwatch.core.judgement.fits import FEW_REQUESTS, Fits, requests_that_fit
+from kvwatch.core.judgement.percentiles import HOUR, LENGTHS
 from kvwatch.core.judgement.symptoms.row import Judgement
 from kvwatch.core.model.gpu import GpuWindow
 from kvwatch.core.model.log_verdict import LogVerdict
@@ -201,29 +201,34 @@ def gauges(view: EngineView) -> Mapping[str, Any]:
     """The numbers that every judgement of an engine shows.
 
     They are of the newest sample within `symptom.memory` with a request in the engine, so that a symptom that has
-    just ended does not show zeros. `requests_that_fit` is how many requests fill the cache at the mean footprint of
-    the last minute.
+    just ended does not show zeros. `fits` is how many requests fit (`kvwatch.core.judgement.fits`).
     """
     rows = _recent(view) or view.samples(0.0)
     row = next((row for row in reversed(rows) if row.running or row.waiting), rows[-1])
+    fits = fits_of(view)
     return {
         "kv_cache_usage_ratio": row.usage,
         "requests_running": row.running,
         "requests_waiting": row.waiting,
         "kv_cache_demand_ratio": view.derived.get("kv_cache_demand_ratio"),
-        "requests_that_fit": _that_fit(view),
+        **({} if fits is None else {"fits": fits.as_data()}),
     }
 
 
-def _that_fit(view: EngineView) -> int | None:
-    known = [
-        (row.usage * seconds, row.running * seconds)
-        for row, seconds in view.weighted_samples(MINUTE)
-        if row.usage is not None and row.running
-    ]
-    usage, running = (sum(parts) for parts in zip(*known, strict=True)) if known else (0.0, 0.0)
-    fit = running / usage if usage > 0 else inf
-    return floor(fit) if isfinite(fit) else None
+@once_per_sample
+def fits_of(view: EngineView) -> Fits | None:
+    """How many requests of the last hour's lengths fit; of those since the server's start if the hour has too few."""
+    minutes = view.windows.minutes.since(view.now - HOUR)
+    lengths = [histogram_increase(minutes, name) for name in LENGTHS]
+    if any(one is None or one.count < FEW_REQUESTS for one in lengths):
+        lengths = [view.lifetime.get(name) for name in LENGTHS]
+    prompts, outputs = lengths
+    if prompts is None or outputs is None or min(prompts.count, outputs.count) < FEW_REQUESTS:
+        return None
+    hit_ratio = "prefix_cache_hit_ratio"
+    shared = 0.0 if hit_ratio in view.derived.untrusted else view.derived.get(hit_ratio) or 0.0
+    capacity = view.derived.get("kv_cache_capacity_tokens")
+    return requests_that_fit(capacity, prompts, outputs, block=view.snapshot.config.block_size, shared=shared)
 
 
 def engines_missing(engines: Mapping[EngineKey, EngineView], *signals: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from kvwatch.core.judgement.advice import levers
 from kvwatch.core.judgement.derive import FIVE_MINUTES, MINUTE
-from kvwatch.core.judgement.symptoms.row import Action, Judgement, Runbook, Severity, Symptom
+from kvwatch.core.judgement.symptoms.row import Judgement, Runbook, Severity, Symptom
 from kvwatch.core.judgement.symptoms.views import WAITING, EngineView, once_per_sample, requires
 from kvwatch.core.judgement.thresholds import Threshold, seconds, share
 from kvwatch.core.model.snapshot import Histogram
@@ -119,9 +120,11 @@ ROWS: tuple[Symptom, ...] = (
         meaning="The first requests after a start wait for kernel compilation, graph capture and cold caches. It"
         " resolves by itself; only the first users notice.",
         causes=("Requests reached the server before it was warm",),
-        actions=(
-            Action("Send a few warm-up requests of the usual lengths before the server gets traffic."),
-            Action("Let readiness wait for the warm-up, and mute TTFT alerts for the first minutes."),
+        levers=(
+            levers.WARM_UP,
+            levers.step(
+                "readiness", "let readiness wait for the warm-up, and mute TTFT alerts for the first minutes"
+            ),
         ),
         runbook=Runbook(
             "The first users after a start waited; nobody else does.",
