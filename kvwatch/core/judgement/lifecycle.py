@@ -141,7 +141,7 @@ def with_published(life: Lifecycle, now: float) -> Lifecycle:
 
 
 def with_advice(life: Lifecycle, now: float, advise: Callable[[], Advice]) -> Lifecycle:
-    """`life` with new advice if it has none, or `PUBLISH_EVERY_S` after the last, or when it has become more severe."""
+    """`life` with new advice: the first, one `PUBLISH_EVERY_S` after the last, and one when it becomes critical."""
     worse = life.severity is Severity.CRITICAL and life.advised_severity is not Severity.CRITICAL
     if life.advised_at is not None and now - life.advised_at < PUBLISH_EVERY_S and not worse:
         return life

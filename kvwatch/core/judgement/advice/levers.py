@@ -16,6 +16,7 @@ from math import ceil
 
 from kvwatch.core.judgement.advice.situation import Situation
 from kvwatch.core.judgement.fits import ENOUGH_REQUESTS
+from kvwatch.text.numbers import format_percent
 
 Value = float | int | str
 RESTART_COST = "running requests and the prefix cache are lost"

@@ -152,12 +152,7 @@ ROWS: tuple[Symptom, ...] = (
             "It was switched off",
             "The default is off: for the v0 engine, and for hybrid models before vLLM 0.28",
         ),
-        levers=(
-            levers.ENABLE_PREFIX_CACHING,
-            levers.step(
-                "watch_hits", "then watch the hit ratio: caching helps only prompts that begin alike"
-            ),
-        ),
+        levers=(levers.ENABLE_PREFIX_CACHING,),
         runbook=Runbook(
             "First tokens may come later than needed, and prefill takes GPU time from other requests.",
             ("config", "prompts", "prefill"),
