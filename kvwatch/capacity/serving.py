@@ -12,6 +12,7 @@ from kvwatch.capacity.units import thousands
 from kvwatch.core.history.regimes import Regime
 from kvwatch.core.history.window import quantile
 from kvwatch.core.judgement.derive import capacity_tokens
+from kvwatch.core.judgement.fits import ENOUGH_REQUESTS, Fits, engine_fits
 from kvwatch.core.judgement.judge import max_model_len
 from kvwatch.core.judgement.percentiles import LENGTHS
 from kvwatch.core.judgement.state import EngineState, State
@@ -19,8 +20,10 @@ from kvwatch.core.model.snapshot import Histogram
 
 _QUANTILES = dict(zip(PERCENTILES, (0.5, 0.95, 0.99), strict=True))
 _ROUND = 1024
-_ROOM = 2
-"""A limit of so many times p99 leaves something to gain by lowering it."""
+_OFF = 0.05
+"""A plan this far from what the server reports is of another model, or of other options."""
+_MARGIN = 1.5
+"""A length limit leaves this much room above p99."""
 _EIGHT_BIT = ("fp8", "int8", "int4", "nvfp4", "turboquant", "ultraquant")
 
 
@@ -60,6 +63,8 @@ class Server:
     usage: float | None
     demand: float | None
     regime: Regime
+    fits: Fits | None = None
+    """How many requests of these lengths fit at once: the same number as in findings."""
 
     @property
     def eight_bit(self) -> bool:
@@ -87,6 +92,32 @@ class Advice:
     why: str
 
     @property
+    def contradiction(self) -> str:
+        """Why `--config` can't be that of the running server; empty if it may be."""
+        server, plan, planned = self.server, self.plan, self.planned
+        if plan is None:
+            return ""
+        longest = plan.layout.model.max_len
+        if longest is not None and server.max_model_len is not None and server.max_model_len > longest:
+            return (
+                f"it allows {thousands(longest)} tokens at most, the server {thousands(server.max_model_len)}"
+            )
+        if (
+            planned is not None
+            and server.max_concurrency
+            and abs(planned[1] / server.max_concurrency - 1) > _OFF
+        ):
+            return f"{planned[1]:.2f} full requests fit by it, and the server reports {server.max_concurrency:.2f}"
+        if (
+            planned is not None
+            and server.capacity_tokens
+            and abs(planned[0] / server.capacity_tokens - 1) > _OFF
+        ):
+            reported = thousands(server.capacity_tokens)
+            return f"{thousands(planned[0])} tokens fit by it, and the server reports {reported}"
+        return ""
+
+    @property
     def planned(self) -> tuple[int, float] | None:
         """Tokens and full requests at once, planned from the server's own number of blocks."""
         sizing = self.plan.sizing if self.plan else None
@@ -111,8 +142,10 @@ class Advice:
             "cache_dtype": server.cache_dtype,
             "kv_cache_size_tokens": server.capacity_tokens,
             "kv_cache_max_concurrency": server.max_concurrency,
+            "config_contradiction": self.contradiction or None,
             "planned_tokens": self.planned[0] if self.planned else None,
             "planned_max_concurrency": self.planned[1] if self.planned else None,
+            "fits": server.fits.as_data() if server.fits else None,
             "fits_at_once": dict(self.fits),
             "requests_running": server.running,
             "requests_waiting": server.waiting,
@@ -179,6 +212,9 @@ def server_of(url: str, state: State, least: float) -> Server:
         usage=snapshot.number("kv_cache_usage_ratio"),
         demand=busiest.derived.get("kv_cache_demand_ratio"),
         regime=busiest.regime,
+        fits=engine_fits(
+            snapshot, busiest.derived, busiest.windows, busiest.raw_histograms, state.now or 0.0
+        ),
     )
 
 
@@ -191,8 +227,8 @@ def advise(server: Server, plan: Plan | None, seqs: int | None) -> Advice:
     fits = {
         name: fit for name, at in server.served.total.items() if (fit := _fit(server, plan, at)) is not None
     }
-    options = [*_shorter(server), *_sequences(fits, seqs), *_fp8(server, plan)]
-    helps, why = _most(server, fits, options, seqs)
+    options = [*_shorter(server), *_sequences(server, seqs), *_fp8(server, plan)]
+    helps, why = _most(server, options, seqs)
     return Advice(server, plan, fits, options, helps, why)
 
 
@@ -219,53 +255,44 @@ def _fit(server: Server, plan: Plan | None, length: int) -> float | None:
 
 
 def _shorter(server: Server) -> list[Option]:
-    """`--max-model-len` down to what is served."""
-    p99, limit = server.served.total.get("p99"), server.max_model_len
+    """`--max-model-len` down to what is served: only from many requests, none of them in vLLM's last bucket."""
+    served, p99, limit = server.served, server.served.total.get("p99"), server.max_model_len
     if not p99 or not limit:
         return []
-    wanted = -(-p99 // _ROUND) * _ROUND
-    if wanted >= limit:
+    name = "--max-model-len"
+    if "p99" in served.at_least:
+        return [Option(name, f"p99 is above {thousands(p99)} tokens, in vLLM's last bucket: no advice", None)]
+    if served.count < ENOUGH_REQUESTS:
         return [
             Option(
-                "--max-model-len",
-                f"{thousands(limit)} is already close to what is served (p99 {thousands(p99)})",
-                None,
+                name, f"{thousands(served.count)} requests served are too few to lower it: no advice", None
             )
         ]
+    wanted = -(-int(p99 * _MARGIN) // _ROUND) * _ROUND
+    if wanted >= limit:
+        return [Option(name, f"{thousands(limit)} is close to what is served (p99 {thousands(p99)})", None)]
     return [
         Option(
-            f"--max-model-len {wanted}",
-            f"the limit is {limit / p99:.1f} × p99. A lower one shrinks the longest possible request to"
-            f" {wanted / limit:.0%}, so {limit / wanted:.1f} × as many of the longest fit. Requests of today's"
-            " lengths need as much as before",
+            f"{name} {wanted}",
+            f"the limit is {limit / p99:.1f} × p99. A lower one frees no blocks: it bounds the longest request. Of"
+            f" {thousands(served.count)} requests at most {thousands(served.count / 100)} were longer than p99."
+            f" Above {thousands(wanted)} tokens they would be rejected",
             limit / wanted,
         )
     ]
 
 
-def _sequences(fits: Mapping[str, float], seqs: int | None) -> list[Option]:
-    """`--max-num-seqs` to what fits at p95."""
-    fit = fits.get("p95")
-    if fit is None:
+def _sequences(server: Server, seqs: int | None) -> list[Option]:
+    """`--max-num-seqs` to what fits."""
+    if server.fits is None or server.fits.lower_bound:
         return []
-    wanted = max(1, int(fit))
+    wanted = server.fits.requests
+    name = f"--max-num-seqs {wanted}"
     if seqs is None:
-        return [
-            Option(
-                f"--max-num-seqs {wanted}",
-                f"{wanted} requests of p95 length fit: more are preempted, fewer leave room unused",
-                None,
-            )
-        ]
+        return [Option(name, f"{wanted} requests of these lengths fit at once", None)]
     if seqs <= wanted:
-        return [Option(f"--max-num-seqs {wanted}", f"{seqs} now, {wanted} of p95 length fit", wanted / seqs)]
-    return [
-        Option(
-            f"--max-num-seqs {wanted}",
-            f"{seqs} now; {wanted} of p95 length fit, the others are preempted",
-            None,
-        )
-    ]
+        return [Option(name, f"{seqs} now, {wanted} requests of these lengths fit", wanted / seqs)]
+    return [Option(name, f"{seqs} now, {wanted} fit: if requests wait anyway, it ends the preemptions", None)]
 
 
 def _fp8(server: Server, plan: Plan | None) -> list[Option]:
@@ -286,35 +313,23 @@ def _fp8(server: Server, plan: Plan | None) -> list[Option]:
     ]
 
 
-def _most(
-    server: Server, fits: Mapping[str, float], options: Sequence[Option], seqs: int | None
-) -> tuple[str | None, str]:
-    """The change that helps now, and why."""
-    gains = {one.change.split()[0]: one for one in options if one.times is not None and one.times > 1}
-    fp8, shorter = gains.get("--kv-cache-dtype"), gains.get("--max-model-len")
-    wanted = next((one for one in options if one.change.startswith("--max-num-seqs")), None)
+def _most(server: Server, options: Sequence[Option], seqs: int | None) -> tuple[str | None, str]:
+    """The change that helps now, and why. A shorter `--max-model-len` never does: it frees no blocks."""
+    fp8 = next((one for one in options if one.change.startswith("--kv-cache-dtype") and one.times), None)
+    slots = next((one for one in options if one.change.startswith("--max-num-seqs")), None)
     if server.regime in {Regime.UNKNOWN, Regime.DOWN}:
         return None, "the reason why requests wait is unknown: the server does not expose enough"
     short_of_cache = server.regime is Regime.KV_LIMITED or (server.demand is not None and server.demand >= 1)
+    if server.regime is Regime.SEQUENCE_LIMITED and slots is not None:
+        return slots.change, "requests wait for batch slots"
     if short_of_cache and fp8 is not None:
-        return (
-            fp8.change,
-            "requests wait for the cache, and FP8 makes it hold more",
-        )
-    if short_of_cache and wanted is not None:
-        return wanted.change, "requests wait for the cache: admit only as many as fit"
-    if server.waiting and wanted is not None and (server.demand or 0) < 1:
-        return (
-            wanted.change,
-            "requests wait although the cache has room: --max-num-seqs may be the limit",
-        )
-    if shorter is not None and (shorter.times or 0) >= _ROOM:
-        return (
-            shorter.change,
-            "nothing waits, but the limit is far above what is served: one long request can take the room of many",
-        )
-    if wanted is not None and seqs is not None and wanted.times is None:
-        return wanted.change, "nothing waits now, but more requests are admitted than fit"
+        return fp8.change, "requests wait for the cache, and FP8 makes it hold more"
+    if short_of_cache and slots is not None:
+        return slots.change, "requests wait for the cache: admit only as many as fit"
+    if server.waiting and slots is not None and (server.demand or 0) < 1:
+        return slots.change, "requests wait although the cache has room: --max-num-seqs may be the limit"
+    if server.fits is not None and seqs is not None and seqs > server.fits.requests:
+        return None, f"nothing waits now; {server.fits.requests} requests of these lengths fit"
     return None, "nothing waits for the cache" + (
-        f", and {fits['p95']:.0f} requests of p95 length fit" if "p95" in fits else ""
+        f", and {server.fits.requests} requests of these lengths fit" if server.fits else ""
     )

@@ -10,6 +10,7 @@ from kvwatch.capacity.request_lengths import CONCURRENCIES, memory_table
 from kvwatch.capacity.units import GIB, gib, thousands
 from kvwatch.commands.output import say
 from kvwatch.core.history.regimes import Regime
+from kvwatch.core.judgement.fits import PERCENTILE
 
 if TYPE_CHECKING:
     from kvwatch.capacity import Plan
@@ -154,9 +155,12 @@ def _lengths(advice: Advice) -> Iterator[str]:
         f"- lengths of {thousands(server.served.count)} requests, prompt and output: {lengths} tokens;"
         f" max_model_len {limit}{times}"
     )
-    if advice.fits:
-        fits = ", ".join(f"{count:,.1f} of {name}" for name, count in advice.fits.items())
-        yield f"- such requests fit at once: {fits}"
+    if server.fits is not None:
+        bound, least = ("at most ", "≥ ") if server.fits.lower_bound else ("", "")
+        yield (
+            f"- {bound}{server.fits.requests} such requests fit at once, {PERCENTILE} % of the time (each holds"
+            f" {least}{thousands(server.fits.at_tokens)} tokens on average in flight)"
+        )
         if advice.plan is None:
             yield "- assumed: every token needs the same memory; for a model with windows or states give --config"
     elif server.hybrid:
@@ -174,6 +178,8 @@ def _cache(advice: Advice) -> Iterator[str]:
         tokens, fit = advice.planned
         off = tokens / server.capacity_tokens - 1
         yield f"- planned from its blocks: {thousands(tokens)} tokens, {fit:.2f} full requests ({off:+.1%})"
+    if advice.contradiction:
+        yield f"- --config is another model's, or the server has other options: {advice.contradiction}"
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

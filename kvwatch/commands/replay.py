@@ -98,6 +98,7 @@ def _target(settings: Settings, args: argparse.Namespace) -> TargetSettings:
 
 def as_data(watch: Watch, skipped: list[Skipped], steps: list[ClockStep]) -> dict[str, Any]:
     return watch.as_data() | {
+        "findings": watch.last_findings(),
         "skipped": [{"line": one.line, "reason": one.reason} for one in skipped],
         "notes": [{"t": round(one.t - (watch.start or 0.0), 3), "text": one.text} for one in steps],
     }

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from kvwatch.core.export import report
-from kvwatch.core.export.findings import findings, lifecycles
+from kvwatch.core.export.findings import Finding, findings, lifecycles
 from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.judgement.pipeline import advance
 from kvwatch.core.judgement.policy import Policy
@@ -34,6 +34,7 @@ class Watch:
         self.events: list[Event] = []
         """The events of the state, and ``down`` and ``up_again``."""
         self._down_since: float | None = None
+        self._last_findings: dict[tuple[EngineKey, str], Finding] = {}
         self._firing_s: defaultdict[str, float] = defaultdict(float)
         self._unknown_s: defaultdict[str, float] = defaultdict(float)
         self._first_fired_s: dict[str, float] = {}
@@ -80,6 +81,9 @@ class Watch:
         """Updates which symptoms fire and which are unknown, `elapsed` seconds after the start."""
         lives = list(lifecycles(self.state))
         self._firing = {name for _, name, life in lives if life.stage is Stage.FIRING}
+        if self._firing:
+            current = {(one.key, one.symptom.id): one for one in findings(self.state)}
+            self._last_findings.update(current)
         self._unknown = {
             name for _, name, life in lives if life.verdict is Verdict.UNKNOWN or life.stage is Stage.UNKNOWN
         }
@@ -110,6 +114,10 @@ class Watch:
             for regime, seconds in regimes.items():
                 total[str(regime)] += seconds
         return {regime: round(seconds, 3) for regime, seconds in sorted(total.items()) if seconds > 0}
+
+    def last_findings(self) -> list[dict[str, Any]]:
+        """The last finding of each symptom that fired, of each engine."""
+        return [report.finding(one, now_wall=self.state.wall) for one in self._last_findings.values()]
 
     def findings(self) -> list[dict[str, Any]]:
         """The present findings."""

@@ -58,7 +58,7 @@ class Load:
         at = 0.0
         while (at := at + draw.expovariate(self.rate)) < self.seconds:
             is_long = draw.random() < self.long_share
-            tail, out = (self.long if is_long else (draw.randint(*self.tail), draw.randint(*self.out)))
+            tail, out = self.long if is_long else (draw.randint(*self.tail), draw.randint(*self.out))
             ids = random.Random(draw.random())
             own = [ids.randint(300, 3999) for _ in range(self.head + tail)]
             yield at, own[: self.head] + prefix + own[self.head :], out
@@ -127,7 +127,16 @@ def server(flags: Mapping[str, str], log: Path) -> Iterator[None]:
     """A vLLM with these options, until the block ends."""
     words = [word for name, value in flags.items() for word in (name, value) if word]
     command = [*shlex.split(os.environ["VLLM"]), "serve", os.environ["MODEL"], "--host", "127.0.0.1"]
-    command += ["--port", str(PORT), "--served-model-name", "model", "--dtype", "bfloat16", "--enforce-eager", *words]
+    command += [
+        "--port",
+        str(PORT),
+        "--served-model-name",
+        "model",
+        "--dtype",
+        "bfloat16",
+        "--enforce-eager",
+        *words,
+    ]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=_environment())
         try:
@@ -159,7 +168,9 @@ def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
 
 async def _drive(load: Load) -> None:
     """Sends the requests at their times; what is open at the end is given up."""
-    async with httpx.AsyncClient(base_url=URL, timeout=None, limits=httpx.Limits(max_connections=None)) as client:
+    async with httpx.AsyncClient(
+        base_url=URL, timeout=None, limits=httpx.Limits(max_connections=None)
+    ) as client:
 
         async def send(prompt: list[int], out: int) -> None:
             body = {"model": "model", "prompt": prompt, "max_tokens": out, "ignore_eos": True}
@@ -180,7 +191,17 @@ def run(scenario: Scenario, flags: Mapping[str, str], load: Load, out: Path) -> 
     recording = out.with_suffix(".jsonl.gz")
     with server(flags, out.with_suffix(".log")):
         asyncio.run(_drive(Load(1.5, (40, 80), (8, 16), seconds=_WARM_UP_S, seed=3)))
-        command = [*_kvwatch(), "record", URL, "-o", str(recording), "--force", "--label", out.name, "--no-progress"]
+        command = [
+            *_kvwatch(),
+            "record",
+            URL,
+            "-o",
+            str(recording),
+            "--force",
+            "--label",
+            out.name,
+            "--no-progress",
+        ]
         recorder = subprocess.Popen([*command, "--for", f"{load.seconds + 2 * _SETTLE_S:g}s"])
         time.sleep(_SETTLE_S)
         asyncio.run(_drive(load))
@@ -193,7 +214,9 @@ def _kvwatch() -> list[str]:
 
 
 def _json(*words: str) -> Any:
-    done = subprocess.run([*_kvwatch(), *words, "--json"], capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(
+        [*_kvwatch(), *words, "--json"], capture_output=True, text=True, check=False, cwd=ROOT
+    )
     if not done.stdout:
         raise RuntimeError(done.stderr)
     return json.loads(done.stdout)
@@ -218,8 +241,7 @@ def applied(action: Mapping[str, Any], scenario: Scenario) -> tuple[dict[str, st
 
 
 def seconds_firing(replayed: Mapping[str, Any], symptom: str) -> float:
-    found = next((one for one in replayed["symptoms"] if one["symptom"] == symptom), None)
-    return float(found["firing_seconds"]) if found else 0.0
+    return float(replayed["symptoms"][symptom]["firing_s"])
 
 
 def close_the_loop(scenario: Scenario, out: Path) -> dict[str, Any]:
@@ -246,7 +268,9 @@ def close_the_loop(scenario: Scenario, out: Path) -> dict[str, Any]:
 def headline(compared: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Base and candidate of the numbers that the verdict of `compare` rests on."""
     measures = compared["candidates"][0]["measures"]
-    wanted = re.compile(r"ttft_p(50|95)_seconds|itl_p95_seconds|e2e_p95_seconds|generation_tokens_per_second|preemptions.*")
+    wanted = re.compile(
+        r"ttft_p(50|95)_seconds|itl_p95_seconds|e2e_p95_seconds|generation_tokens_per_second|preemptions.*"
+    )
     return {one["name"]: (one["base"], one["value"]) for one in measures if wanted.fullmatch(one["name"])}
 
 

@@ -18,12 +18,15 @@ Theory of operation
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import floor, sqrt
 from typing import Any
 
-from kvwatch.core.model.snapshot import Histogram
+from kvwatch.core.history.window import Windows, histogram_increase
+from kvwatch.core.judgement.derived import Derived
+from kvwatch.core.judgement.percentiles import HOUR, LENGTHS
+from kvwatch.core.model.snapshot import Histogram, Snapshot
 
 ENOUGH_REQUESTS = 100.0
 """Finished requests from which lengths are worth advice."""
@@ -65,6 +68,24 @@ class _Moments:
     second: float
     third: float
     lower_bound: bool
+
+
+def engine_fits(
+    snapshot: Snapshot, derived: Derived, windows: Windows, lifetime: Mapping[str, Histogram], now: float
+) -> Fits | None:
+    """How many requests of the last hour's lengths fit in an engine; of those since the server's start (`lifetime`)
+    if the hour has fewer than `FEW_REQUESTS`. None with fewer than that in all, or without a capacity."""
+    minutes = windows.minutes.since(now - HOUR)
+    lengths = [histogram_increase(minutes, name) for name in LENGTHS]
+    if any(one is None or one.count < FEW_REQUESTS for one in lengths):
+        lengths = [lifetime.get(name) for name in LENGTHS]
+    prompts, outputs = lengths
+    if prompts is None or outputs is None or min(prompts.count, outputs.count) < FEW_REQUESTS:
+        return None
+    hit_ratio = "prefix_cache_hit_ratio"
+    shared = 0.0 if hit_ratio in derived.untrusted else derived.get(hit_ratio) or 0.0
+    capacity = derived.get("kv_cache_capacity_tokens")
+    return requests_that_fit(capacity, prompts, outputs, block=snapshot.config.block_size, shared=shared)
 
 
 def requests_that_fit(

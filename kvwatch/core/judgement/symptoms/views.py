@@ -12,8 +12,8 @@ from kvwatch.core.history.regimes import Regime
 from kvwatch.core.history.window import Minute, Sample, Windows, histogram_increase, weights
 from kvwatch.core.judgement.derive import FIVE_MINUTES
 from kvwatch.core.judgement.derived import Derived
-from kvwatch.core.judgement.fits import FEW_REQUESTS, Fits, requests_that_fit
-from kvwatch.core.judgement.percentiles import HOUR, LENGTHS
+from kvwatch.core.judgement.fits import Fits, engine_fits
+from kvwatch.core.judgement.percentiles import HOUR
 from kvwatch.core.judgement.symptoms.row import Judgement
 from kvwatch.core.model.gpu import GpuWindow
 from kvwatch.core.model.log_verdict import LogVerdict
@@ -217,18 +217,8 @@ def gauges(view: EngineView) -> Mapping[str, Any]:
 
 @once_per_sample
 def fits_of(view: EngineView) -> Fits | None:
-    """How many requests of the last hour's lengths fit; of those since the server's start if the hour has too few."""
-    minutes = view.windows.minutes.since(view.now - HOUR)
-    lengths = [histogram_increase(minutes, name) for name in LENGTHS]
-    if any(one is None or one.count < FEW_REQUESTS for one in lengths):
-        lengths = [view.lifetime.get(name) for name in LENGTHS]
-    prompts, outputs = lengths
-    if prompts is None or outputs is None or min(prompts.count, outputs.count) < FEW_REQUESTS:
-        return None
-    hit_ratio = "prefix_cache_hit_ratio"
-    shared = 0.0 if hit_ratio in view.derived.untrusted else view.derived.get(hit_ratio) or 0.0
-    capacity = view.derived.get("kv_cache_capacity_tokens")
-    return requests_that_fit(capacity, prompts, outputs, block=view.snapshot.config.block_size, shared=shared)
+    """How many requests fit at once."""
+    return engine_fits(view.snapshot, view.derived, view.windows, view.lifetime, view.now)
 
 
 def engines_missing(engines: Mapping[EngineKey, EngineView], *signals: str) -> str:
