@@ -25,7 +25,7 @@ WAITING := $(addprefix tests/,alerts cli contracts deploy e2e page)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint types contract docs fmt render plain preview live scale soak bench bench-live coverage tools lock hashes image-check sbom clean python
+.PHONY: help setup demo test lint types contract docs fmt render plain preview advice live scale soak bench bench-live coverage tools lock hashes image-check sbom clean python
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ plain: tools ## write deploy/kubernetes/plain.yaml from the example beside it
 preview: setup tools ## pictures of the dashboards, from recordings, into dashboards/preview/
 	$(BIN)/python -m tests.dashboards.preview
 
+advice: setup ## does the advice work? the loop closed on a real vLLM; opt-in: VLLM=… MODEL=…, half an hour
+	$(BIN)/python -m tests.tools.advice
+
 live: setup ## tests against a real vLLM; opt-in
 	$(BIN)/pytest -m live
 
@@ -92,7 +95,10 @@ bench: setup tools ## what watching costs, against its budgets: one table, and a
 	  $(PEERS)/bin/pip install --quiet $$peer || echo "$$peer can't be installed here: not compared" >&2; done
 	$(BIN)/python -m tests.benchmarks.run --peers $(PEERS)/bin
 
-bench-live: setup ## what watching costs a real vLLM under load; opt-in: LIVE="--url … --pid …"
+bench-advice: setup ## does the advice work? the loop closed on a real vLLM; opt-in: VLLM=… MODEL=…, half an hour
+	$(BIN)/python -m tests.tools.advice
+
+live: setup ## what watching costs a real vLLM under load; opt-in: LIVE="--url … --pid …"
 	$(BIN)/python -m tests.benchmarks.live $(LIVE)
 
 coverage: setup tools ## the tests with branch coverage
