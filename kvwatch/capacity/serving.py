@@ -81,7 +81,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class ServerAdvice:
     """What follows: `fits` are requests of each percentile that fit at once, `helps_most` a change, if one helps."""
 
     server: Server
@@ -222,14 +222,14 @@ def _load(engine: EngineState) -> float:
     return sum(engine.snapshot.number(name) or 0.0 for name in ("requests_running", "requests_waiting"))
 
 
-def advise(server: Server, plan: Plan | None, seqs: int | None) -> Advice:
+def advise(server: Server, plan: Plan | None, seqs: int | None) -> ServerAdvice:
     """What a server's lengths mean for its options. `seqs` is its `--max-num-seqs`, if known."""
     fits = {
         name: fit for name, at in server.served.total.items() if (fit := _fit(server, plan, at)) is not None
     }
     options = [*_shorter(server), *_sequences(server, seqs), *_fp8(server, plan)]
     helps, why = _most(server, options, seqs)
-    return Advice(server, plan, fits, options, helps, why)
+    return ServerAdvice(server, plan, fits, options, helps, why)
 
 
 def _added(histograms: Iterable[Histogram | None]) -> Histogram | None:

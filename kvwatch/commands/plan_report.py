@@ -14,14 +14,14 @@ from kvwatch.core.judgement.fits import PERCENTILE
 
 if TYPE_CHECKING:
     from kvwatch.capacity import Plan
-    from kvwatch.capacity.serving import Advice
+    from kvwatch.capacity.serving import ServerAdvice
     from kvwatch.capacity.sizing import Sizing
 
 _WIDTH = 100
 _NONE = "-"
 
 
-def show(plan: Plan | None, advice: Advice | None) -> None:
+def show(plan: Plan | None, advice: ServerAdvice | None) -> None:
     if plan is not None:
         _show_plan(plan)
     if advice is not None:
@@ -120,7 +120,7 @@ def _at_once(sizing: Sizing | None) -> str:
     return f"{sizing.max_concurrency:.2f}{'' if sizing.fits else ' (does not start)'}"
 
 
-def _advice(advice: Advice) -> Iterator[str]:
+def _advice(advice: ServerAdvice) -> Iterator[str]:
     """The running server as lines; items begin with a dash."""
     server = advice.server
     several = f", {server.engines} engines; numbers are of the busiest" if server.engines > 1 else ""
@@ -140,7 +140,7 @@ def _advice(advice: Advice) -> Iterator[str]:
     yield f"Helps most now: {advice.helps_most or 'nothing'}: {advice.why}"
 
 
-def _lengths(advice: Advice) -> Iterator[str]:
+def _lengths(advice: ServerAdvice) -> Iterator[str]:
     server, total = advice.server, advice.server.served.total
     limit = "unknown" if server.max_model_len is None else thousands(server.max_model_len)
     if not total:
@@ -169,7 +169,7 @@ def _lengths(advice: Advice) -> Iterator[str]:
         yield f"- how many fit at once is unknown: {server.capacity_reason}"
 
 
-def _cache(advice: Advice) -> Iterator[str]:
+def _cache(advice: ServerAdvice) -> Iterator[str]:
     server = advice.server
     if server.capacity_tokens is not None:
         full = f", {server.max_concurrency:.2f} full requests" if server.max_concurrency else ""

@@ -69,7 +69,7 @@ SHARED = {name: text for item in _ITEM.split(_SHARED)[1:] for name, _, text in [
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class CauseAction:
     """One thing to do, if every fact of `when` is known and true; ``not name`` is the opposite."""
 
     text: str
@@ -82,12 +82,12 @@ class Action:
 
 
 @cache
-def parse_text(text: str) -> tuple[str, tuple[Action, ...]]:
+def parse_text(text: str) -> tuple[str, tuple[CauseAction, ...]]:
     """The meaning and the actions in the text of a row."""
     text = _SHARED_NAME.sub(lambda found: SHARED.get(found[1], found[0]), text)
     meaning, *actions = (" ".join(item.split()) for item in _ITEM.split(text))
     parsed = (_ACTION.fullmatch(action) for action in actions)
-    return meaning, tuple(Action(one[2], tuple(_WHEN.findall(one[1] or ""))) for one in parsed if one)
+    return meaning, tuple(CauseAction(one[2], tuple(_WHEN.findall(one[1] or ""))) for one in parsed if one)
 
 
 @dataclass(frozen=True, slots=True)

@@ -364,7 +364,7 @@ HINT_WORDS: tuple[str, ...] = tuple(
 )
 
 
-class Verdict(NamedTuple):
+class StartVerdict(NamedTuple):
     """A verdict as the documentation lists it, with the texts for a log without numbers."""
 
     id: str
@@ -373,5 +373,5 @@ class Verdict(NamedTuple):
     actions: tuple[str, ...]
 
 
-VERDICTS = tuple(Verdict(row.verdict, row.group, row.meaning({}), row.actions({})) for row in CAUSES)
+VERDICTS = tuple(StartVerdict(row.verdict, row.group, row.meaning({}), row.actions({})) for row in CAUSES)
 """The closed set of verdicts, by group."""

@@ -14,9 +14,9 @@ from kvwatch.core.history.window import HistogramTotals, Sample, histogram_incre
 from kvwatch.core.judgement.derive import MINUTE
 from kvwatch.core.judgement.state import EngineState, State
 from kvwatch.core.model.signals import WINDOWED
+from kvwatch.sidecar.api_views import clean
 from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.store import Store
-from kvwatch.sidecar.views import clean
 
 _FIELDS: dict[str, tuple[str, str]] = {
     "kv_cache_usage_ratio": ("usage", "ratio, 0 to 1"),

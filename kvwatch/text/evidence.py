@@ -120,7 +120,12 @@ def _capitalize(words: str) -> str:
 def format_value(name: str, value: Any) -> str:
     """A value of the evidence for people. The end of its name gives the unit: seconds, or a share in percent."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{str(key).replace('_', ' ')} {format_value(str(key), one)}" for key, one in value.items()) or "none"
+        return (
+            ", ".join(
+                f"{str(key).replace('_', ' ')} {format_value(str(key), one)}" for key, one in value.items()
+            )
+            or "none"
+        )
     if isinstance(value, list | tuple | set | frozenset):
         return join_list(format_value(name, one) for one in value)
     if isinstance(value, int | float) and not isinstance(value, bool):

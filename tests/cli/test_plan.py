@@ -192,3 +192,45 @@ def test_a_server_that_served_nothing(kvwatch: Kvwatch, serve: Serve, recordings
     assert done.returncode == 0
     assert "too few for their lengths" in done.stdout
     assert "Helps most now: nothing" in done.stdout
+
+
+def test_lengths_in_the_last_bucket_give_no_advice(kvwatch: Kvwatch, serve: Serve, recordings: Path) -> None:
+    """All prompts are longer than vLLM's last bound, 2,000: a limit of 2,048 would reject every one."""
+    url = serve(recordings / "0.32.0--h-long-prompts.jsonl.gz", begin=60)
+    done, found = kvwatch("plan", "--url", url), data(kvwatch("plan", "--url", url, "--json"))["live"]
+    assert "≥ 2," in done.stdout
+    assert found["fits"]["lower_bound"]
+    assert found["fits"]["at_tokens"] > 3_400
+    assert not any(one["change"].startswith("--max-model-len ") for one in found["options"])
+    assert found["helps_most"] is None
+
+
+def test_few_requests_give_no_advice_on_lengths(kvwatch: Kvwatch, serve: Serve, recordings: Path) -> None:
+    found = data(kvwatch("plan", "--url", serve(recordings / SATURATED, begin=20), "--json"))["live"]
+    assert found["requests_counted"] < 100
+    assert not any(one["change"].startswith("--max-model-len ") for one in found["options"])
+
+
+def test_a_configuration_of_another_model_is_said_to_be_one(
+    kvwatch: Kvwatch, serve: Serve, recordings: Path, tmp_path: Path
+) -> None:
+    model = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 12, "num_attention_heads": 8,
+             "num_key_value_heads": 2, "hidden_size": 512, "torch_dtype": "bfloat16",
+             "max_position_embeddings": 1024}  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(model))
+    done = kvwatch("plan", "--url", serve(recordings / SATURATED, begin=60), "--config", path)
+    assert (
+        "--config is another model's, or the server has other options: it allows 1,024 tokens at most"
+        in " ".join(done.stdout.split())
+    )
+
+
+def test_what_fits_is_the_same_number_everywhere(kvwatch: Kvwatch, serve: Serve, recordings: Path) -> None:
+    """In the plan of a running server and in the finding on it."""
+    url = serve(recordings / SATURATED, begin=60)
+    plan = data(kvwatch("plan", "--url", url, "--json"))["live"]["fits"]
+    found = data(kvwatch("check", url, "--for", "15s", "--json"))
+    fits = [one["evidence"]["fits"] for one in found["findings"] if "fits" in one["evidence"]]
+    assert plan["requests"] > 0
+    assert all(abs(one["requests"] - plan["requests"]) <= 1 for one in fits), "the lengths move on"

@@ -25,8 +25,7 @@ from kvwatch.core.model.outcome import Scrape
 from kvwatch.core.model.server_info import ServerInfo
 from kvwatch.recording import Record, outcome_of, read
 from kvwatch.sidecar.serving.collector import registry_of
-from tests.e2e.test_stack import RECORDINGS
-from tests.golden.test_exposition import Replayed
+from tests.support.replayed import RECORDINGS, Replayed
 from tests.support.stack import prometheus
 
 DCGM = Path(__file__).parents[1] / "data" / "dcgm" / "mig.prom"

@@ -9,9 +9,9 @@ from typing import Any
 import promql_parser as promql
 import pytest
 
-from tests.alerts.test_expressions import selectors
 from tests.dashboards.grafana import FILES, Asked, filled, load, panels, queries, variables
 from tests.dashboards.test_queries import RATES, uses
+from tests.support.expressions import selectors
 
 BOARDS = {path.stem: load(path) for path in FILES}
 Board = Mapping[str, Any]

@@ -11,8 +11,8 @@ import promql_parser as promql
 import pytest
 
 from kvwatch.core.export.catalogue import METRICS, Type
-from tests.alerts.test_expressions import resolve
 from tests.dashboards.grafana import FILES, Asked, filled, load, panels, queries, variables
+from tests.support.expressions import resolve
 
 BOARDS = {path.stem: load(path) for path in FILES}
 each = pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS)

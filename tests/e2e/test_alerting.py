@@ -20,13 +20,14 @@ import httpx
 import pytest
 import yaml
 
-from tests.alerts.test_alertmanager import CONFIG
 from tests.e2e.test_notify import DOWN, THRASHING, firing
 from tests.e2e.test_stack import SATURATED, playing
 from tests.e2e.webhook import Alertmanager, Webhook, webhook
 from tests.support.promtool import RULES
 from tests.support.stack import Prometheus, answers, free_port, kvwatch, prometheus
 from tests.support.waiting import until
+
+CONFIG = Path(__file__).parents[2] / "alerts" / "alertmanager.yml"
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "notification.json"
 #: Three seconds of the light load before the saturation are played, and the rest in 30 s.

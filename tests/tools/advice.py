@@ -1,7 +1,7 @@
 """Does the advice work? Closes the loop on a real vLLM: load, finding, first lever, the same load again.
 
-For each scenario: start vLLM, apply a load until the symptom fires, take the first lever that can be applied here with
-the amount that kvwatch computed, start vLLM again with it, apply the same requests at the same times, and compare.
+For each scenario: start vLLM, apply a load until the symptom fires, take the first lever that can be applied here,
+with the amount that kvwatch computed, start vLLM again with it, repeat the same requests, and compare.
 `make advice` runs it; `--only NAME` runs one scenario. It needs a vLLM that runs on this machine (a CPU is enough):
 
     VLLM="/path/to/venv/bin/vllm" MODEL=/path/to/model make advice
@@ -66,7 +66,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is started, what is sent, and which symptom must fire. `changes`: how a lever outside vLLM changes the load."""
+    """What is started and sent, and which symptom must fire. `changes`: the load after a lever outside vLLM."""
 
     name: str
     symptom: str
@@ -169,7 +169,7 @@ def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
 async def _drive(load: Load) -> None:
     """Sends the requests at their times; what is open at the end is given up."""
     async with httpx.AsyncClient(
-        base_url=URL, timeout=None, limits=httpx.Limits(max_connections=None)
+        base_url=URL, timeout=600, limits=httpx.Limits(max_connections=None)
     ) as client:
 
         async def send(prompt: list[int], out: int) -> None:
@@ -186,7 +186,7 @@ async def _drive(load: Load) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def run(scenario: Scenario, flags: Mapping[str, str], load: Load, out: Path) -> Path:
+def run(flags: Mapping[str, str], load: Load, out: Path) -> Path:
     """One recorded run of a load on a server with these options."""
     recording = out.with_suffix(".jsonl.gz")
     with server(flags, out.with_suffix(".log")):
@@ -245,7 +245,7 @@ def seconds_firing(replayed: Mapping[str, Any], symptom: str) -> float:
 
 
 def close_the_loop(scenario: Scenario, out: Path) -> dict[str, Any]:
-    before = run(scenario, scenario.flags, scenario.load, out / f"{scenario.name}-before")
+    before = run(scenario.flags, scenario.load, out / f"{scenario.name}-before")
     replayed = _json("replay", str(before))
     finding = next((one for one in replayed["findings"] if one["symptom"] == scenario.symptom), None)
     row: dict[str, Any] = {"scenario": scenario.name, "symptom": scenario.symptom}
@@ -258,7 +258,7 @@ def close_the_loop(scenario: Scenario, out: Path) -> dict[str, Any]:
             break
     else:
         return row | {"lever": "(none can be applied here)"}
-    after = run(scenario, *changed, out / f"{scenario.name}-after")
+    after = run(*changed, out / f"{scenario.name}-after")
     row |= {"lever": action["text"], "after_s": seconds_firing(_json("replay", str(after)), scenario.symptom)}
     compared = _json("compare", str(before), str(after))
     (out / f"{scenario.name}-compare.json").write_text(json.dumps(compared, indent=1))

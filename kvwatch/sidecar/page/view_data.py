@@ -20,11 +20,11 @@ from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.judgement.state import EngineState, Event, State, Transition
 from kvwatch.core.judgement.symptoms import Symptom, Verdict
 from kvwatch.core.model.snapshot import EngineKey
+from kvwatch.sidecar.api_views import why_not_current
 from kvwatch.sidecar.page.engine_data import engine_data
 from kvwatch.sidecar.page.filters import number, percent
 from kvwatch.sidecar.page.links import element_id, engine_url
 from kvwatch.sidecar.store import Store
-from kvwatch.sidecar.views import why_not_current
 from kvwatch.text.numbers import NOTHING
 
 REFRESH_S = 5

@@ -14,7 +14,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from kvwatch import __version__
 from kvwatch.core.model.snapshot import EngineKey
-from kvwatch.sidecar import views
+from kvwatch.sidecar import api_views
 from kvwatch.sidecar.clock import Clock
 from kvwatch.sidecar.history_view import HistoryQuery, UnknownName, history_view
 from kvwatch.sidecar.page import assets
@@ -114,17 +114,17 @@ def _add_api(app: FastAPI, store: Store, clock: Clock) -> None:
     @app.get("/api/v1/state", response_model=schemas.StateAnswer)
     async def state() -> dict[str, Any]:
         """Everything kvwatch knows now, by target and engine."""
-        return views.state_view(store, clock)
+        return api_views.state_view(store, clock)
 
     @app.get("/api/v1/findings", response_model=schemas.FindingsAnswer)
     async def findings() -> dict[str, Any]:
         """The firing symptoms, with evidence, causes and actions."""
-        return views.findings_view(store, clock)
+        return api_views.findings_view(store, clock)
 
     @app.get("/api/v1/events", response_model=schemas.EventsAnswer, response_model_by_alias=True)
     async def events() -> dict[str, Any]:
         """Restarts, engines that appeared or vanished, and every transition of a symptom."""
-        return views.events_view(store, clock)
+        return api_views.events_view(store, clock)
 
     @app.get(
         "/api/v1/history", response_model=schemas.HistoryAnswer, responses={404: {"model": schemas.Failed}}
@@ -142,7 +142,7 @@ def _add_api(app: FastAPI, store: Store, clock: Clock) -> None:
     @app.get("/debug/last-failures", response_model=schemas.FailuresAnswer)
     async def last_failures() -> dict[str, Any]:
         """The latest failed scrapes, with the beginning of the answer, without secrets."""
-        return views.failures_view(store)
+        return api_views.failures_view(store)
 
 
 def _add_errors(app: FastAPI) -> None:
