@@ -91,7 +91,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _runs(args: argparse.Namespace, files: Sequence[str], policy: Policy) -> list[MeasuredRun]:
-    """The runs in the recordings. Runs of the same name get the names of their files."""
+    """The runs in the recordings. Runs of the same name get the names of their files, or letters."""
     from tqdm import tqdm
 
     from kvwatch.experiment.measured_run import run_of
@@ -103,10 +103,18 @@ def _runs(args: argparse.Namespace, files: Sequence[str], policy: Policy) -> lis
             name = Path(file).name.removesuffix(".gz").removesuffix(".jsonl") or file
             runs.append(run_of(read(file), name, policy, on_record=bar.update))
     names = [run.name for run in runs]
+    files_apart = len({Path(file).name for file in files}) == len(files)
     return [
-        run if names.count(run.name) == 1 else replace(run, name=f"{run.name} ({Path(file).name})")
-        for run, file in zip(runs, files, strict=True)
+        run
+        if names.count(run.name) == 1
+        else replace(run, name=f"{run.name} ({Path(file).name if files_apart else _letter(number)})")
+        for number, (run, file) in enumerate(zip(runs, files, strict=True))
     ]
+
+
+def _letter(number: int) -> str:
+    """A, B, C for runs that have the same names and file names."""
+    return chr(ord("A") + number % 26)
 
 
 def _check_writable(path: Path, recordings: Sequence[str], *, force: bool) -> None:

@@ -117,7 +117,7 @@ def _print(name: str, found: Explanation, notes: list[str]) -> None:
 
     source = "standard input" if name == "-" else name
     parts: list[RenderableType] = [
-        line(f"{source}: {found.verdict} ({_CONFIDENCE[found.confidence]})"),
+        line(f"{source}: {_headline(found)}"),
         paragraph(found.meaning),
     ]
     if found.evidence:
@@ -136,3 +136,11 @@ def _print(name: str, found: Explanation, notes: list[str]) -> None:
     if notes:
         parts += [Text(), *items("Notes:", ["-"] * len(notes), notes)]
     draw(Group(*parts))
+
+
+def _headline(found: Explanation) -> str:
+    """The verdict; of a server that started and died later, the death first."""
+    if not found.died_running:
+        return f"{found.verdict} ({_CONFIDENCE[found.confidence]})"
+    place = f" (line {found.evidence[0][0]})" if found.evidence else ""
+    return f"the engine died after a good start{place}; start-up verdict: {found.verdict}"

@@ -22,6 +22,8 @@ _INTERVALS, _DURATIONS = 1.5, 1.25
 """Ratios of scrape intervals and of durations above which there is a note."""
 _KOLMOGOROV = 1.63
 """Two samples of one distribution differ by more than this × √(1/n + 1/m) once in 100 times."""
+_NOT_COMPARABLE = 1.5
+"""Loads that differ by this factor make no comparison: latencies follow the load."""
 _WORST_CASE_S = 1800.0
 """Steady load that a statement about the worst case needs."""
 _FAILED_SCRAPES, _FAILED_REQUESTS = 0.01, 0.05
@@ -124,6 +126,15 @@ def _load(baseline: Side, candidate: Side) -> Iterator[Caution]:
                 " other lengths). Send the same prompts"
             )
             yield Caution(f"{name}_lengths", _WARNING, text)
+
+
+def load_ratio(baseline: Side, candidate: Side) -> float | None:
+    """Arrival rate of the candidate over that of the baseline, if they differ `_NOT_COMPARABLE` times or more."""
+    before, after = arrivals(baseline), arrivals(candidate)
+    if before is None or after is None or not before[1] or not after[1]:
+        return None
+    ratio = after[1] / before[1]
+    return ratio if max(ratio, 1 / ratio) >= _NOT_COMPARABLE else None
 
 
 def arrivals(side: Side) -> tuple[float, float] | None:

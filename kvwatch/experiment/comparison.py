@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kvwatch.experiment.cautions import (
     Caution,
+    load_ratio,
     of_lengths,
     of_pair,
     of_run,
@@ -41,6 +42,8 @@ class Candidate:
     differences: Mapping[str, Difference]
     verdict: DifferenceVerdict | None
     same_within: float | None = None
+    load_ratio: float | None = None
+    """Requests per second compared with the baseline, if the loads differ so much that the runs are not comparable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,4 +78,6 @@ def _candidate(baseline: Side, side: Side, margin: float) -> Candidate:
     if verdict is DifferenceVerdict.NOT_SHOWN:
         cautions += recording_time_needed(baseline, side, found, margin)
         within = same_within(HEADLINES, found)
-    return Candidate(side, tuple(changed), warnings_first(cautions), found, verdict, within)
+    return Candidate(
+        side, tuple(changed), warnings_first(cautions), found, verdict, within, load_ratio(baseline, side)
+    )

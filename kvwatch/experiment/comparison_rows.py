@@ -125,11 +125,15 @@ def _signed(amount: float) -> str:
 
 
 def verdict_word(candidate: Candidate) -> str:
+    if candidate.load_ratio is not None:
+        return "not comparable"
     return candidate.verdict or "better and worse"
 
 
 def within_words(candidate: Candidate) -> str:
     """The margin with which the runs are the same, to follow the verdict; empty if unknown."""
+    if candidate.load_ratio is not None:
+        return f" (load differs {max(candidate.load_ratio, 1 / candidate.load_ratio):.1f} ×)"
     return "" if candidate.same_within is None else f", the same within {100 * candidate.same_within:.0f} %"
 
 
