@@ -43,7 +43,7 @@ class Candidate:
     verdict: DifferenceVerdict | None
     same_within: float | None = None
     load_ratio: float | None = None
-    """Requests per second compared with the baseline, if the loads differ so much that the runs are not comparable."""
+    """Arrival rate over that of the baseline, if they differ too much for a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
