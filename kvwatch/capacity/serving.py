@@ -228,16 +228,16 @@ def _shorter(server: Server) -> list[Option]:
         return [
             Option(
                 "--max-model-len",
-                f"{thousands(limit)} is already close to what is served (p99 {thousands(p99)})",
+                f"{thousands(limit)} is already close to the served lengths (p99 {thousands(p99)})",
                 None,
             )
         ]
     return [
         Option(
             f"--max-model-len {wanted}",
-            f"the limit is {limit / p99:.1f} × p99. A lower one shrinks the longest possible request to"
-            f" {wanted / limit:.0%}, so {limit / wanted:.1f} × as many of the longest fit. Requests of today's"
-            " lengths need as much as before",
+            f"the limit is {limit / p99:.1f} × p99. A lower limit shrinks the longest possible request to"
+            f" {wanted / limit:.0%}, so {limit / wanted:.1f} × as many of the longest fit. Requests of the"
+            " current lengths need as many blocks as before",
             limit / wanted,
         )
     ]
@@ -311,10 +311,13 @@ def _most(
     if shorter is not None and (shorter.times or 0) >= _ROOM:
         return (
             shorter.change,
-            "nothing waits, but the limit is far above what is served: one long request can take the room of many",
+            (
+                "no request waits, but the limit is far above the served lengths: one long request can take the"
+                " room of many"
+            ),
         )
     if wanted is not None and seqs is not None and wanted.times is None:
-        return wanted.change, "nothing waits now, but more requests are admitted than fit"
-    return None, "nothing waits for the cache" + (
+        return wanted.change, "no request waits now, but more requests are admitted than fit"
+    return None, "no request waits for the cache" + (
         f", and {fits['p95']:.0f} requests of p95 length fit" if "p95" in fits else ""
     )

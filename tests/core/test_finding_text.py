@@ -26,7 +26,7 @@ def test_a_finding_of_a_whole_target_has_neither_model_nor_engine() -> None:
     of_target = replace(found, key=found.key._replace(model_name="", engine=""), explained_by=("a", "b"))
     text = finding_text(of_target)
     assert text.where == ("t",)
-    assert text.explanation == "Caused by a and b: fix that first."
+    assert text.explanation == "Caused by a and b: fix those first."
 
 
 def test_each_number_has_its_threshold() -> None:
