@@ -23,10 +23,10 @@ COMMANDS = ("run", "demo", "check", "record", "replay", "compare", "plan", "expl
 
 _EPILOG = """\
 examples:
-  kvwatch demo                                a real incident, recorded; needs no GPU and no vLLM
-  kvwatch check http://localhost:8000         what is wrong with my server now?
+  kvwatch demo                                plays a recorded incident; needs no GPU and no vLLM
+  kvwatch check http://localhost:8000         reports what is wrong with a server now
   kvwatch run --targets http://localhost:8000/metrics
-                                              the sidecar: serves /metrics and a page on port 9477
+                                              runs the sidecar: /metrics and a page on port 9477
 
 `kvwatch COMMAND --help` explains a command. Settings can also come from the environment (KVWATCH_INTERVAL=2s for
 --interval 2s) or from a TOML file (--config FILE); `kvwatch run --show-config` prints those in force.

@@ -78,11 +78,13 @@ def from_numbers(layers: int, kv_heads: int, head_dim: int) -> Model:
         raise PlanError(f"--layers {layers}: that is no model; at most {MOST_LAYERS:,}")
     cache = Cache(CacheKind.FULL, kv_heads, head_dim, head_dim)
     return Model(
-        f"{layers} layers of attention, by the numbers given",
+        f"{layers} attention layers, from the given numbers",
         ((cache,),) * layers,
         heads=0,
         dtype=_FALLBACK_DTYPE,
-        notes=("every layer is taken to keep every token: no windows, no states, no sharing",),
+        notes=(
+            "assumed: every layer keeps every token (no sliding windows, no recurrent states, no shared caches)",
+        ),
     )
 
 

@@ -73,18 +73,18 @@ def _layer(layout: Layout, cache: Cache, count: int) -> str:
             held = cache.state.bytes(tensor, layout.model_bytes) if cache.state else 0
             return f"{who}: {thousands(held)} B each, whatever the length"
         case CacheKind.INDEXER:
-            return f"{who}: {size} B a token, FP8 values with their scales"
+            return f"{who}: {size} B per token, FP8 values with their scales"
         case CacheKind.LATENT if dtype.latent_bytes:
-            return f"{who}: {size} B a token ({dtype.meaning}), whole on every GPU"
+            return f"{who}: {size} B per token ({dtype.meaning}), whole on every GPU"
         case CacheKind.LATENT:
-            return f"{who}: {cache.head_k} values × {per_value:g} B = {size} B a token, whole on every GPU"
+            return f"{who}: {cache.head_k} values × {per_value:g} B = {size} B per token, whole on every GPU"
     heads = max(1, cache.kv_heads // tensor)
     shared = f" ({cache.kv_heads} over {tensor} GPUs)" if tensor > 1 else ""
     scale = f" + {2 * heads * dtype.scale_bytes} B of scales" if dtype.scale_bytes else ""
     window = f" of {thousands(cache.window)} tokens" if cache.window else ""
     return (
         f"{who}{window}: 2 (K and V) × {heads} KV heads{shared} × {cache.head_k} × {per_value:g} B{scale}"
-        f" = {thousands(size)} B a token"
+        f" = {thousands(size)} B per token"
     )
 
 

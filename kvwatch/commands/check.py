@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 HELP = "watch a server for a while and report what is wrong with it"
 EPILOG = """\
 examples:
-  kvwatch check                               the server on localhost:8000, for 30 s
-  kvwatch check gpu1:8000 --for 2m            longer: more symptoms have their full window
+  kvwatch check                               watches the server on localhost:8000 for 30 s
+  kvwatch check gpu1:8000 --for 2m            watches longer, so that more symptoms have their full window
   kvwatch check gpu1:8000 --json | jq '.verdict, .limited, .findings'
-  kvwatch check gpu1:8000 --watch             until Ctrl-C, with the report kept up to date
-  kvwatch check gpu1:8000 --checklist         before going live: what the data shows, and what only you know
+  kvwatch check gpu1:8000 --watch             watches until Ctrl-C and updates the report
+  kvwatch check gpu1:8000 --checklist         goes through the tuning checklist, before production traffic
 
 Symptoms have windows of a minute or more: watch for 2m to give them time to fire. Findings come first in the report.
 The report of a healthy server is one line; --all adds its numbers.
 
 exit codes:
-  0  fine: everything that matters is known, and nothing is wrong
-  1  findings; or pending: a symptom has not lasted long enough to fire, or requests waited for more than half of the
-     time
-  2  unknown: the server can't be reached, it does not expose enough, or it was watched for less than 10 s; or a
-     setting is wrong
+  0  fine: nothing is wrong, and no required signal is missing
+  1  findings; or pending: a symptom's condition has not held long enough to fire, or requests waited for more than
+     half of the time
+  2  unknown: the server can't be reached, does not expose enough, or was watched for less than 10 s; or a setting is
+     invalid
 """
 _PATIENCE_S = 5.0
 """The command gives up if no scrape has succeeded after this time."""
@@ -51,7 +51,7 @@ def add(parser: argparse.ArgumentParser) -> None:
             "--watch",
             "watch until Ctrl-C: a terminal shows the current report, a pipe or --json gets each change",
         ),
-        ("--checklist", "add the tuning checklist, with what the server's data shows"),
+        ("--checklist", "go through the tuning checklist with the server's data"),
         ("--all", "show the numbers of a healthy server, and every finding in full"),
     ):
         parser.add_argument(name, action="store_true", help=text)

@@ -105,12 +105,12 @@ def _findings(watch: Watch, *, full: bool) -> Iterator[RenderableType]:
 def _pending(watch: Watch, found: Conclusion) -> Iterator[RenderableType]:
     if pending := watch.pending():
         yield Text()
-        yield line("Pending (not long enough to fire; watch longer with --for):")
+        yield line("Pending (the condition has not held long enough to fire; watch longer with --for):")
     for key, name in pending:
         yield line(f"  {name} on {terminal_text.place(key)}: {BY_ID[name].title}")
     if found.limited:
         yield Text()
-        yield line("Delayed requests:")
+        yield line("Waiting requests:")
     for one in found.limited:
         yield line(f"  {terminal_text.place(one.key)}: {one.text}")
 
@@ -182,7 +182,7 @@ def _engine_numbers(state: EngineState) -> list[tuple[str, str]]:
             (f"  {part}", number(f"cache_pressure_{part}_ratio"))
             for part in ("occupancy", "queueing", "preemption")
         ),
-        ("prefix hit ratio", number("prefix_cache_hit_ratio", "%")),
+        ("prefix hit rate", number("prefix_cache_hit_ratio", "%")),
         ("prompt tokens", number("prompt_tokens_per_second", "/s")),
         ("generated tokens", number("generation_tokens_per_second", "/s")),
         *((f"TTFT p{100 * q:g}", number(percentile_name(_TTFT, q), " s")) for q in (0.5, 0.95)),

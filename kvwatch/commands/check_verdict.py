@@ -150,9 +150,9 @@ def _unreadable(state: State) -> str:
     if state.up:
         return ""
     if state.error is None:
-        return "the server could not be read (it was not scraped)"
+        return "the server could not be scraped (no scrape was tried)"
     kind, detail = str(state.error.kind).replace("_", " "), state.error.detail
-    return f"the server could not be read ({kind}: {detail})"
+    return f"the server could not be scraped ({kind}: {detail})"
 
 
 def _without_engine(state: State) -> str:
@@ -181,10 +181,10 @@ def _not_enough(watch: Watch) -> str:
         if engine.regime is Regime.UNKNOWN or unknown > _HALF * sum(engine.regime_seconds.values()):
             return f"the server does not expose enough ({_missing(engine)})"
     if regimes.get(Regime.UNKNOWN, 0.0) + down > _HALF * total:
-        return "for most of the time the server did not expose enough"
+        return "the server did not expose enough for most of the time"
     return ""
 
 
 def _missing(engine: EngineState) -> str:
     missing = [f"{name}: {engine.snapshot.missing[name]}" for name in CORE if name in engine.snapshot.missing]
-    return "; ".join(missing) or "requests waited, and nothing shows for what"
+    return "; ".join(missing) or "requests waited, and no signal shows the reason"

@@ -131,7 +131,7 @@ def _limit(state: State, one: EngineState) -> tuple[Mark, str]:
     times = longest / max(served, 1.0)
     text = f"{limit}, {times:.1f} times the p99 of served requests ({shown})"
     if times >= state.limits["max_model_len_oversized.times"]:
-        return Mark.LOOK, f"{text}: lower --max-model-len"
+        return Mark.LOOK, f"{text}: consider a lower limit; it frees no blocks, but stops runaway requests"
     return Mark.SHOWN, text
 
 
@@ -144,7 +144,7 @@ def _load(_: State, one: EngineState) -> tuple[Mark, str]:
         return Mark.UNKNOWN, "finished requests or preemptions are not exposed"
     text = f"{format_number(finished)} requests finished and {format_number(preempted)} preemptions since the start"
     if preempted > _MAX_PREEMPTIONS * max(finished, 1.0) and preempted >= 3:
-        return Mark.LOOK, f"{text}: this load does not fit the cache"
+        return Mark.LOOK, f"{text}: this load does not fit in the cache"
     return Mark.YOURS, text
 
 
@@ -154,18 +154,18 @@ def _prefixes(state: State, one: EngineState) -> tuple[Mark, str]:
     queried = one.snapshot.number("prefix_cache_queried_tokens_total")
     hits = one.snapshot.number("prefix_cache_hit_tokens_total")
     if not queried or hits is None:
-        return Mark.UNKNOWN, "the prefix cache was not queried, or is not exposed"
+        return Mark.UNKNOWN, "the prefix cache was not used, or vLLM does not expose it"
     ratio = hits / queried
     text = f"prefix cache hit rate {percent(ratio)} of {format_number(queried)} tokens since the start"
     if ratio < state.limits["prefix_cache_ineffective.hit_ratio"]:
-        return Mark.LOOK, f"{text}: find what differs at the start of the prompts"
+        return Mark.LOOK, f"{text}: find the first difference between prompts"
     return Mark.SHOWN, text
 
 
 def _precision(_: State, one: EngineState) -> tuple[Mark, str]:
     dtype = one.snapshot.config.cache_dtype
     if dtype is None:
-        return Mark.UNKNOWN, "the server does not expose the type of its cache"
+        return Mark.UNKNOWN, "the server does not expose its KV cache dtype"
     if dtype.startswith("fp8"):
         return Mark.YOURS, f"the cache is in FP8 ({dtype})"
     return Mark.YOURS, f"the cache is not in FP8 (kv-cache-dtype {dtype}): nothing to compare yet"
@@ -176,7 +176,7 @@ def _monitoring(_: State, one: EngineState) -> tuple[Mark, str]:
     missing = [name for name in needed if name not in one.snapshot.values]
     if missing:
         return Mark.LOOK, f"not exposed: {', '.join(missing)}"
-    return Mark.YOURS, "KV usage, waiting requests and preemptions are exposed"
+    return Mark.YOURS, "KV cache usage, waiting requests and preemptions are exposed"
 
 
 _POINTS: tuple[tuple[str, Callable[[State, EngineState], tuple[Mark, str]], str], ...] = (
@@ -191,7 +191,7 @@ _POINTS: tuple[tuple[str, Callable[[State, EngineState], tuple[Mark, str]], str]
         "is this the traffic that you plan for? Requests that clients cancelled are not counted",
     ),
     (
-        "The maximum length is that of the service",
+        "The maximum length fits the service",
         _limit,
         "what is the longest request that the service needs, and where do longer ones go?",
     ),
@@ -203,15 +203,15 @@ _POINTS: tuple[tuple[str, Callable[[State, EngineState], tuple[Mark, str]], str]
     (
         "Repeated prefixes and the prefix cache hit rate were checked",
         _prefixes,
-        "are system prompt and tool schema identical to the letter, with variable values after them?",
+        "are system prompt and tool schema identical token by token, with variable values after them?",
     ),
     (
         "FP8 was compared before and after, on the same requests",
         _precision,
-        "did answers on long contexts stay good, and what did throughput and TTFT gain?",
+        "is answer quality on long contexts still good, and how much did throughput and TTFT improve?",
     ),
     (
-        "KV usage, waiting requests and preemptions are on a dashboard",
+        "KV cache usage, waiting requests and preemptions are on a dashboard",
         _monitoring,
         "does someone look at it, and who receives the alerts?",
     ),

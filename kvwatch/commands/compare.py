@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kvwatch.core.judgement.policy import Policy
     from kvwatch.experiment.measured_run import MeasuredRun
 
-HELP = "compare recordings and report what one changed option did"
+HELP = "compare recordings and report the effect of a changed option"
 EPILOG = """\
 examples:
   kvwatch compare base.jsonl.gz fp8.jsonl.gz --html report.html
@@ -30,21 +30,23 @@ examples:
 Record each run with `kvwatch record -o FILE --label NAME --warmup 1m --for 30m`. Change one option of vLLM between
 the runs, and send the same requests at the same times.
 
-Each measure is better, worse, the same (within the margin), inconclusive (no difference shown), or has not enough
-data. A measure that is neither good nor bad by itself, such as KV usage, is higher or lower.
+Each measure is better, worse, same (within the margin), no difference shown (inconclusive), not enough data, or not
+exposed. A measure that is neither good nor bad by itself, such as KV cache usage, is higher or lower.
 
 requires scipy: pip install 'kvwatch[compare]'
 
 exit codes:
   0  compared, whatever the verdict
   1  the report could not be written
-  2  a recording is unreadable or has nothing to compare, an option is wrong, or scipy is missing
+  2  a recording is unreadable or has nothing to compare, an option is invalid, or scipy is missing
 """
 _USED = frozenset({"config", "targets", *options.JUDGEMENT})
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("baseline", metavar="BASELINE", help="recording to compare the others with")
+    parser.add_argument(
+        "baseline", metavar="BASELINE", help="the recording that the others are compared with"
+    )
     parser.add_argument("candidates", metavar="CANDIDATE", nargs="+", help="recordings made after a change")
     parser.add_argument(
         "--margin",

@@ -21,16 +21,15 @@ if TYPE_CHECKING:
 
     from kvwatch.playback import Playback
 
-HELP = "show kvwatch at work on a recorded incident; needs no vLLM and no GPU"
+HELP = "run the sidecar on a recorded incident; needs no vLLM and no GPU"
 EPILOG = """\
 examples:
   kvwatch demo                 then open http://127.0.0.1:9477/
   kvwatch demo --for 20s       exits after 20 s
-  kvwatch demo --server-only   the recorded vLLM alone, on port 8000, for your own kvwatch and Prometheus
+  kvwatch demo --server-only   the recorded vLLM alone, on port 8000, for a kvwatch and a Prometheus of your own
 
-The recording is of a real vLLM whose KV cache is full: requests queue, are preempted and recomputed. kvwatch serves
-it over HTTP at five times its speed and watches it with the sidecar of `kvwatch run`; with --server-only at its own
-speed.
+The recording is of a real vLLM whose KV cache runs full: requests queue, are preempted and recomputed. kvwatch plays
+it at five times the real speed (with --server-only at the real speed), and watches it as `kvwatch run` does.
 
 exit codes:
   0  ended by Ctrl-C or --for
@@ -53,7 +52,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help=f"port to serve on (default: {_PORT}, with --server-only {_SERVER_PORT})",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default: 127.0.0.1)")
-    parser.add_argument("--server-only", action="store_true", help="only serve the recorded vLLM")
+    parser.add_argument("--server-only", action="store_true", help="serve the recorded vLLM only")
     options.add_for(parser, "exit after this time, for example 20s (default: at Ctrl-C)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text, one object per line")
 

@@ -23,17 +23,17 @@ examples:
   kubectl logs my-vllm --previous | kvwatch explain -
   docker logs vllm 2>&1 | kvwatch explain - --json | jq '.verdict, .actions'
 
-It reads logs of every vLLM release (v0 and v1), with colours, time stamps, container prefixes or as JSON, gzipped or
+It reads logs of every vLLM release (v0 and v1), with colours, timestamps, container prefixes or as JSON, gzipped or
 not. If a log has several starts, the last is judged. Statistics lines are judged like live metrics; lines without a
 time count as 10 s apart.
 
 exit codes:
-  0  the start was fine, and no symptom was found
-  1  the start failed for a known cause, or there are symptoms
-  2  no answer: the log does not show the cause, is not vLLM's, or can't be read
+  0  the start succeeded, and no symptom was found
+  1  the cause of a failed start was found, or there are symptoms
+  2  unknown: the log does not show the cause, is no vLLM log, or can't be read
 """
 _PIECE = 1 << 20
-_CONFIDENCE = {"high": "sure", "medium": "probable", "low": "a guess, because the log shows little"}
+_CONFIDENCE = {"high": "certain", "medium": "probable", "low": "a guess: the log shows little"}
 
 
 def add(parser: argparse.ArgumentParser) -> None:

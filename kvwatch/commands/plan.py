@@ -19,23 +19,24 @@ if TYPE_CHECKING:
     from kvwatch.core.judgement.state import State
     from kvwatch.settings import Settings, TargetSettings
 
-HELP = "compute how many tokens and requests fit in the KV cache, and what would fit more"
+HELP = "compute how many tokens and requests fit in the KV cache, and how to fit more"
 EPILOG = """\
 examples:
   kvwatch plan --config Llama-3.1-8B/config.json --gpu-memory 80GiB --lengths p50=900,p95=6k,p99=12k
-                                              what fits on an 80 GiB GPU, weights from the files beside config.json
+                                              on an 80 GiB GPU, with the weights beside config.json
   kvwatch plan --layers 32 --kv-heads 8 --head-dim 128 --max-model-len 8192 --max-num-seqs 8
-                                              from numbers: 131,072 bytes a token, 1 GiB a request, 8 GiB for eight
+                                              from numbers: 128 KiB per token, 1 GiB per request, 8 GiB for eight
   kvwatch plan --url http://localhost:8000 --config config.json
-                                              a running server: the lengths it serves and the cache it has
+                                              a running server: its request lengths and its cache
   kvwatch plan --config config.json --kv-cache-memory 30GiB --plot kv.svg
 
-Options have the names of vLLM's own. Sizes follow the code of vLLM 0.32 on NVIDIA GPUs; vLLM's log is the authority.
+Flags have the names of vLLM's own. Sizes follow the code of vLLM 0.32 on NVIDIA GPUs. vLLM's own log has the last
+word.
 
 exit codes:
   0  a plan, and one request of full length fits (or no memory was given)
   1  it does not fit: vLLM would not start
-  2  the model can't be planned, a value can't be used, or the server can't be read
+  2  the model is unknown, a value is invalid, or the server can't be scraped
 """
 _READ_S = 2.0
 """Longest time for reading a running server. The second scrape brings /version and /v1/models with it."""
@@ -47,22 +48,30 @@ def add(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("model")
     model.add_argument("--config", type=Path, metavar="FILE", help="the model's config.json, or its folder")
     model.add_argument(
-        "--layers", type=_tokens, metavar="N", help="instead of a file: layers that keep every token"
+        "--layers",
+        type=_tokens,
+        metavar="N",
+        help="instead of --config: number of layers that keep every token",
     )
-    model.add_argument("--kv-heads", type=_tokens, metavar="N", help="key-value heads of a layer")
-    model.add_argument("--head-dim", type=_tokens, metavar="N", help="size of a head")
+    model.add_argument("--kv-heads", type=_tokens, metavar="N", help="KV heads per layer")
+    model.add_argument("--head-dim", type=_tokens, metavar="N", help="size of a head, in values")
     vllm = parser.add_argument_group("vLLM's options")
     for name, metavar, help_ in (
         ("tensor", "N", "GPUs that split each layer (default: 1)"),
-        ("pipeline", "N", "groups of GPUs that split the list of layers (default: 1)"),
-        ("decode-context", "N", "GPUs that split the tokens (default: 1)"),
+        ("pipeline", "N", "groups of GPUs, each with a part of the layers (default: 1)"),
+        ("decode-context", "N", "GPUs that split the tokens of a request (default: 1)"),
     ):
         vllm.add_argument(f"--{name}-parallel-size", type=_tokens, default=1, metavar=metavar, help=help_)
     for name, read, metavar, help_ in (
-        ("--max-model-len", _length, "TOKENS", "longest request, as 32768 or 32k (default: the model's)"),
-        ("--block-size", _tokens, "TOKENS", "tokens of a block (default: vLLM's for the model)"),
-        ("--max-num-batched-tokens", _tokens, "TOKENS", "tokens of a step (default: vLLM's for the GPU)"),
-        ("--max-num-seqs", options.requests, "REQUESTS", "requests at once"),
+        (
+            "--max-model-len",
+            _length,
+            "TOKENS",
+            "longest request, for example 32768 or 32k (default: the model's)",
+        ),
+        ("--block-size", _tokens, "TOKENS", "tokens per block (default: vLLM's for the model)"),
+        ("--max-num-batched-tokens", _tokens, "TOKENS", "tokens per step (default: vLLM's for the GPU)"),
+        ("--max-num-seqs", options.requests, "REQUESTS", "requests that run at once"),
     ):
         vllm.add_argument(name, type=read, metavar=metavar, help=help_)
     vllm.add_argument(
@@ -75,7 +84,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--enable-prefix-caching",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="changes the size only of models with a recurrent state (default: on)",
+        help="matters only for models with a recurrent state (default: on)",
     )
     memory = parser.add_argument_group("memory of one GPU")
     sizes: tuple[tuple[str, Callable[[str], object], str, str], ...] = (
@@ -83,22 +92,27 @@ def add(parser: argparse.ArgumentParser) -> None:
             "--kv-cache-memory",
             _bytes,
             "SIZE",
-            "of the cache, as 30GiB; vLLM logs it as available KV cache memory",
+            "memory for the cache, for example 30GiB; vLLM logs it as available KV cache memory",
         ),
-        ("--gpu-memory", _bytes, "SIZE", "or of the whole GPU, as 80GiB, from which the rest is subtracted"),
+        (
+            "--gpu-memory",
+            _bytes,
+            "SIZE",
+            "instead: memory of the whole GPU, for example 80GiB; weights and overhead are subtracted",
+        ),
         (
             "--gpu-memory-utilization",
             _share,
             "SHARE",
-            "share of it that vLLM uses (default: 0.92, as in vLLM)",
+            "share of the GPU's memory that vLLM uses (default: 0.92, as in vLLM)",
         ),
         (
             "--weights",
             str,
             "SIZE|PATH",
-            "of the whole model: 16GiB, or its folder (default: that of --config)",
+            "size of the whole model, for example 16GiB, or its folder (default: the folder of --config)",
         ),
-        ("--overhead", _bytes, "SIZE", "activations, CUDA graphs and the like (default: an estimate)"),
+        ("--overhead", _bytes, "SIZE", "memory for activations and CUDA graphs (default: an estimate)"),
     )
     for name, read_, metavar, help_ in sizes:
         memory.add_argument(name, type=read_, metavar=metavar, help=help_)
@@ -106,13 +120,15 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--lengths",
         type=_lengths,
         metavar="P=TOKENS",
-        help="lengths of whole requests, prompt and output, as p50=900,p95=6k,p99=12k",
+        help="lengths of requests, prompt plus output, for example p50=900,p95=6k,p99=12k",
     )
     server = parser.add_argument_group("a running server")
-    server.add_argument("--url", metavar="URL", help="its lengths, cache and limits")
+    server.add_argument(
+        "--url", metavar="URL", help="a running server, to read its request lengths, cache and limits"
+    )
     live.add_target_flags(server, but=("max_num_seqs", "gpus"))
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw it, as .svg or .png (needs kvwatch[plot])"
+        "--plot", type=Path, metavar="FILE", help="draw the plan, as .svg or .png (requires kvwatch[plot])"
     )
     options.add_json(parser)
 
@@ -191,7 +207,7 @@ def _server(args: argparse.Namespace) -> Server:
     if state is None:
         error = watch.state.error
         why = f"{error.kind}: {error.detail}" if error else "it was not scraped"
-        raise PlanError(f"--url {target.url}: the server could not be read ({why})")
+        raise PlanError(f"--url {target.url}: the server could not be scraped ({why})")
     if not state.engines:
         raise PlanError(f"--url {target.url}: vLLM exposes no engine yet: it has served no request")
     return server_of(target.url, state, settings.min_observations)

@@ -44,7 +44,7 @@ def _show_plan(plan: Plan) -> None:
     _table(*_by_length(plan))
     if plan.variants:
         _table("\nOne change at a time:", *_side_by_side(plan))
-    say("\nTo start it:")
+    say("\nStart it with:")
     say(f"  {plan.serve}")
     say("\nNotes:")
     for warning in plan.warnings:
@@ -53,14 +53,14 @@ def _show_plan(plan: Plan) -> None:
 
 def _summary(plan: Plan) -> Iterable[tuple[str, str]]:
     layout, sizing, length = plan.layout, plan.sizing, plan.length
-    yield "bytes a token, each GPU", thousands(layout.bytes_per_token_per_gpu)
+    yield "bytes per token, each GPU", thousands(layout.bytes_per_token_per_gpu)
     if layout.windowed_bytes_per_token_per_gpu:
         yield "  more inside windows", thousands(layout.windowed_bytes_per_token_per_gpu)
     if layout.bytes_per_token_total != layout.bytes_per_token_per_gpu:
-        yield "bytes a token, all GPUs", thousands(layout.bytes_per_token_total)
-    yield "cache type", f"{layout.dtype.name} ({layout.dtype.meaning}); model {layout.model.dtype}"
+        yield "bytes per token, all GPUs", thousands(layout.bytes_per_token_total)
+    yield "cache dtype", f"{layout.dtype.name} ({layout.dtype.meaning}); model {layout.model.dtype}"
     if length:
-        yield "a full request", f"{thousands(length)} tokens, {gib(layout.needed_bytes(length))}"
+        yield "one full request", f"{thousands(length)} tokens, {gib(layout.needed_bytes(length))}"
     if plan.seqs and length:
         yield f"{plan.seqs} full requests", gib(plan.seqs * layout.needed_bytes(length))
     if plan.budget is not None:
@@ -98,7 +98,7 @@ def _by_length(plan: Plan) -> tuple[str, list[str], list[list[str]]]:
 
 
 def _side_by_side(plan: Plan) -> tuple[list[str], list[list[str]]]:
-    heads = ["", "bytes a token", "a full request", "KV memory", "tokens", "at once"]
+    heads = ["", "bytes per token", "one full request", "KV memory", "tokens", "full requests"]
     rows = []
     for one in plan.variants:
         length = one.layout.flags.max_model_len or plan.length
@@ -135,16 +135,16 @@ def _advice(advice: ServerAdvice) -> Iterator[str]:
     if server.regime not in {Regime.UNKNOWN, Regime.DOWN}:
         yield f"- regime: {server.regime}"
     if server.served.total:
-        yield "What each change would do:"
+        yield "Effect of each change:"
         yield from (f"- {one.change}: {one.effect}" for one in advice.options)
-    yield f"Helps most now: {advice.helps_most or 'nothing'}: {advice.why}"
+    yield f"Helps most now: {advice.helps_most or 'nothing'} ({advice.why})"
 
 
 def _lengths(advice: ServerAdvice) -> Iterator[str]:
     server, total = advice.server, advice.server.served.total
     limit = "unknown" if server.max_model_len is None else thousands(server.max_model_len)
     if not total:
-        yield f"- {server.served.count:.0f} requests served, too few for their lengths; max_model_len {limit}"
+        yield f"- too few requests finished ({server.served.count:.0f}) to know their lengths; max_model_len {limit}"
         return
     bounds = server.served.at_least
     lengths = ", ".join(
@@ -162,11 +162,11 @@ def _lengths(advice: ServerAdvice) -> Iterator[str]:
             f" {least}{thousands(server.fits.at_tokens)} tokens on average in flight)"
         )
         if advice.plan is None:
-            yield "- assumed: every token needs the same memory; for a model with windows or states give --config"
+            yield "- assumed: every token needs the same memory. For windows or recurrent states, give --config"
     elif server.hybrid:
-        yield "- how many fit at once is unknown without --config: this model keeps states in addition to tokens"
+        yield "- unknown without --config: requests that fit at once. This model also keeps recurrent states"
     else:
-        yield f"- how many fit at once is unknown: {server.capacity_reason}"
+        yield f"- unknown: requests that fit at once ({server.capacity_reason})"
 
 
 def _cache(advice: ServerAdvice) -> Iterator[str]:

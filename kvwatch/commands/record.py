@@ -17,7 +17,7 @@ from kvwatch.core.model.outcome import Failure, Outcome, Scrape, ScrapeError
 from kvwatch.recording import MAX_LABEL, Record, WriteError, Writer
 from kvwatch.settings import Settings, TargetSettings
 
-HELP = "record a server's raw metrics, to replay, compare or send to someone"
+HELP = "record a server's raw metrics, to replay, compare or share them"
 EPILOG = """\
 examples:
   kvwatch record http://localhost:8000 -o incident.jsonl.gz --for 10m
@@ -26,13 +26,13 @@ examples:
   kvwatch replay incident.jsonl.gz                               what happened?
   kvwatch compare base.jsonl.gz fp8.jsonl.gz                     what did one option change?
 
-A recording holds whole pages of metrics: model names and counts, but no prompts and no answers. It also holds failed
-scrapes, and what /version and /v1/models answer. While it is written, the file is FILE.part and can already be read.
+A recording holds whole pages of metrics: model names and counts, but no prompts and no outputs. It also holds failed
+scrapes, and the responses of /version and /v1/models. While recording, the file is named FILE.part and can be read.
 
 exit codes:
-  0  recorded, also if Ctrl-C or --max-size ended it
+  0  recorded, also if stopped by Ctrl-C or --max-size
   1  writing FILE failed, for example because the disk is full; FILE holds what was recorded before
-  2  no scrape succeeded (then there is no FILE), FILE exists, or a setting is wrong
+  2  no scrape succeeded (then there is no FILE), FILE exists, or a setting is invalid
 """
 _MAX_SIZE = 1 << 30
 _STATUS = re.compile(r"HTTP status (\d{3})")
@@ -58,13 +58,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         default=0.0,
         help="time at the start that is recorded but not compared, for example 30s (default: none)",
     )
-    parser.add_argument("--label", metavar="TEXT", type=_label, help="name of this run")
+    parser.add_argument("--label", metavar="TEXT", type=_label, help="name of this run in a comparison")
     parser.add_argument(
         "--max-size",
         metavar="SIZE",
         type=options.size,
         default=_MAX_SIZE,
-        help="end before the file is larger than this (default: 1GiB)",
+        help="stop before the file grows beyond this (default: 1GiB)",
     )
     parser.add_argument("--force", action="store_true", help="overwrite FILE if it exists")
     live.add(parser)

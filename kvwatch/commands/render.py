@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-HELP = "write alerts/, dashboards/ and the tables of the README from the code"
+HELP = "write alerts/, dashboards/ and the tables of the documentation from the code"
 EPILOG = """\
 examples:
   kvwatch render            in a checkout of kvwatch
@@ -17,7 +17,7 @@ examples:
 exit codes:
   0  written, or with --check: all files are current
   1  with --check: a file is stale
-  2  this is no checkout of kvwatch, or FILE can't be used
+  2  not in a checkout of kvwatch, or FILE is invalid
 """
 
 
@@ -27,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="options for alerts and dashboards (TOML; README: Alerts)",
+        help="options for alerts and dashboards (TOML; keys: docs/reference/alerts.md)",
     )
 
 

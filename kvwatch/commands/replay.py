@@ -24,7 +24,7 @@ examples:
 
 exit codes:
   0  the recording was replayed, with or without findings
-  2  nothing in it could be replayed, or a setting is wrong
+  2  nothing in it could be replayed, or a setting is invalid
 """
 _MAX_LISTED = 10
 _USED = frozenset({"config", "targets", *options.JUDGEMENT})

@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 HELP = "watch vLLM servers and serve metrics, findings and a page: the sidecar"
 EPILOG = """\
 examples:
-  kvwatch run                                                   the server on localhost:8000
+  kvwatch run                                                   watches the server on localhost:8000
   kvwatch run --targets a=localhost:8000,b=localhost:8001 --port 9477
   kvwatch run --threshold kv_thrashing.per_request=0.3 --disable kv_near_full
   kvwatch run --alertmanager alertmanager:9093                  notifies an Alertmanager directly
-  kvwatch run --vllm-log /var/log/vllm/server.log               also reports why the server did not start, or died
+  kvwatch run --vllm-log /var/log/vllm/server.log               also reports why the server did not start, or crashed
   KVWATCH_TARGETS=localhost:8000 KVWATCH_INTERVAL=2s kvwatch run
-  kvwatch run --config kvwatch.toml --show-config               the settings in force as TOML, with their origin
+  kvwatch run --config kvwatch.toml --show-config               prints the settings in force, with their origin
 
-Durations are in seconds, or written as 500ms, 30s, 5m, 1h. Options override the environment (KVWATCH_ and the name
-of the option), which overrides the file. Secrets come only from the environment or from files. kvwatch starts with or
-without vLLM. Kubernetes sets KVWATCH_PORT=tcp://… for a Service named kvwatch; it is ignored.
+Durations are in seconds, or written as 500ms, 30s, 5m, 1h. Flags override environment variables (KVWATCH_ and the
+name of the flag), and these override the file. Secrets come only from the environment or from files. kvwatch starts
+with or without vLLM. For a Service named kvwatch, Kubernetes sets KVWATCH_PORT=tcp://…; kvwatch ignores that.
 
-SIGHUP reloads the settings, with the token and certificate files. Unchanged servers are watched without a gap. If a
-setting is wrong, nothing changes; the error is logged and counted.
+SIGHUP reloads the settings, and the token and certificate files. Unchanged servers are watched without a gap. If a
+setting is invalid, nothing changes; kvwatch logs and counts the error.
 
 exit codes:
   0  stopped by SIGTERM or Ctrl-C
   1  serving failed
-  2  the address can't be used, or a setting is wrong
+  2  the address can't be used, or a setting is invalid
 """
 
 

@@ -44,7 +44,8 @@ def lay_out_finding(
         paragraph(f"{found['symptom']}, {since}" + (f": {numbers}" if numbers else ""), style="dim"),
     ]
     if found["explained_by"]:
-        parts.append(paragraph(f"Caused by {' and '.join(found['explained_by'])}: fix that first."))
+        which = "that" if len(found["explained_by"]) == 1 else "those"
+        parts.append(paragraph(f"Caused by {' and '.join(found['explained_by'])}: fix {which} first."))
     if not short:
         parts += [
             paragraph(found["meaning"]),

@@ -121,7 +121,7 @@ MEASURES = (
     Measure("preemptions_per_finished_request", "preemptions per finished request", _CACHE,
             (_PREEMPTED, _FINISHED), _PREEMPTED, _FINISHED, scale=_DIFFERENCE, margin=0.05, events=_FINISHED,
             least=_RARE, headline=True),
-    _share(HIT_RATIO, "prefix hit ratio", _CACHE, _HITS, *_HITS, better=_HIGHER),
+    _share(HIT_RATIO, "prefix hit rate", _CACHE, _HITS, *_HITS, better=_HIGHER),
     _share("prompt_tokens_reused_ratio", "prompt tokens from the cache", _CACHE, (_PROMPT_SOURCES,), _CACHED,
            _PROMPT_SOURCES, better=_HIGHER),
     *(_share(f"{regime}_time_ratio", regime.replace("_", " "), _REGIMES, _GAUGES, column("regime", regime),

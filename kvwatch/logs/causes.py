@@ -24,7 +24,7 @@ CAUSES: tuple[Cause, ...] = (
         "kv_pool_smaller_than_max_len",
         VerdictGroup.POOL,
         """
-        One request of the longest allowed length does not fit in the KV cache[: --max-model-len is
+        One request of full length (--max-model-len) does not fit in the KV cache[: it has
         {max_model_len:,.0f} tokens, and {fitting_tokens:,.0f} fit by vLLM's estimate][ ({needed_gib} needed,
         {available_gib} available)].[ The size of the cache is fixed by {pinned_by}.]
         - (pinned_blocks) remove --num-gpu-blocks-override[, or set it to {blocks_needed} or more]: it fixes
@@ -37,8 +37,8 @@ CAUSES: tuple[Cause, ...] = (
         - set --max-model-len to [{fitting_tokens:.0f} or less: |]the longest request that you serve
         - (not pinned_by, maybe_pipelined) if it runs with pipeline parallelism: <pipeline>
         - (not pinned_by, batch_matters, not batch_suffices) <smaller_batch>
-        - (not pinned_by, far_too_small) do not expect it from --gpu-memory-utilization: the cache would have to
-          be {times:.1f} times as large
+        - (not pinned_by, far_too_small) do not raise --gpu-memory-utilization for this: the cache
+          would have to be {times:.1f} times as large
         - (not pinned_by, times, not far_too_small, util_too_high) --gpu-memory-utilization can't provide what is
           missing: it is {util} already
         - (not pinned_by, times, not far_too_small, not util_too_high) or set --gpu-memory-utilization to
@@ -82,7 +82,7 @@ CAUSES: tuple[Cause, ...] = (
         - (not weights_share) if the log shows that the model takes most of that: <fewer_weights>
         - (heavy_weights) <fewer_weights>
         - make the profiling batch smaller (--max-num-batched-tokens)
-        - leave --max-model-len as it is: no length fits in a cache without blocks
+        - do not lower --max-model-len: no length fits in a cache without blocks
         """,
         words=("No available memory for", "memory for the cache blocks"),
         signs=(r"No available memory for the cache|available memory for the cache blocks",),
@@ -107,8 +107,8 @@ CAUSES: tuple[Cause, ...] = (
         "free_memory_below_budget",
         VerdictGroup.GPU,
         """
-        Less GPU memory is free at start-up than vLLM is set to use[: {free_gib} of {total_gib} are free, other
-        processes hold {others_gib}][; --gpu-memory-utilization {util} requires {desired_gib}].
+        At start-up, less GPU memory is free than --gpu-memory-utilization requires[: {free_gib} of {total_gib} are
+        free, other processes hold {others_gib}][; --gpu-memory-utilization {util} requires {desired_gib}].
         - (gpu_is_full) free the GPU: no --gpu-memory-utilization helps while {free_gib} are free. Then
           <find_process>
         - (gpu_is_full) if several engines start on one GPU, start them one after the other with shares that
@@ -162,11 +162,11 @@ CAUSES: tuple[Cause, ...] = (
         "oom_loading_weights",
         VerdictGroup.OUT_OF_MEMORY,
         """
-        GPU memory ran out while the weights were loaded, before there is a KV cache<tried>.
+        GPU memory ran out while vLLM loaded the weights, before it created the KV cache<tried>.
         - <check_gpu>
         - <fewer_weights>
         - or keep some weights in CPU memory with --cpu-offload-gb, which is slow
-        - do not change options of the KV cache (--max-model-len, --kv-cache-dtype): it is not made yet
+        - do not change options of the KV cache (--max-model-len, --kv-cache-dtype): vLLM has not created it yet
         """,
         oom_functions=r"load_model|load_weights|initialize_model|_initialize_model|create_weights"
         r"|process_weights_after_loading",
@@ -176,7 +176,7 @@ CAUSES: tuple[Cause, ...] = (
         "oom_profiling",
         VerdictGroup.OUT_OF_MEMORY,
         """
-        GPU memory ran out in the profiling batch, which measures activations before there is a KV cache<tried>.
+        GPU memory ran out in the profiling batch, which measures activations before vLLM creates the KV cache<tried>.
         - make the profiling batch smaller: lower --max-num-batched-tokens (for example to 2048), then
           --max-num-seqs
         - for models with images or video: allow fewer of them per request (--limit-mm-per-prompt)
@@ -190,7 +190,7 @@ CAUSES: tuple[Cause, ...] = (
         "oom_graph_capture",
         VerdictGroup.OUT_OF_MEMORY,
         """
-        The KV cache was made, and GPU memory ran out while CUDA graphs were captured<tried>.
+        vLLM created the KV cache, and GPU memory ran out while it captured CUDA graphs<tried>.
         - <lower_util>
         - or capture fewer graphs: --max-cudagraph-capture-size, or a smaller --max-num-seqs
         - or capture none with --enforce-eager, which makes decoding slower
@@ -202,7 +202,7 @@ CAUSES: tuple[Cause, ...] = (
         "oom_sampler_warmup",
         VerdictGroup.OUT_OF_MEMORY,
         """
-        The KV cache was made, and GPU memory ran out while the sampler warmed up[ with {dummy_requests}
+        vLLM created the KV cache, and GPU memory ran out while the sampler warmed up[ with {dummy_requests}
         requests]<tried>.
         - <lower_util>
         - or [set --max-num-seqs to {half_the_seqs}|lower --max-num-seqs]: the sampler needs memory per
@@ -218,9 +218,9 @@ CAUSES: tuple[Cause, ...] = (
         "oom_kernel_warmup",
         VerdictGroup.OUT_OF_MEMORY,
         """
-        The KV cache was made, and GPU memory ran out while kernels warmed up<tried>.
+        vLLM created the KV cache, and GPU memory ran out while kernels warmed up<tried>.
         - <lower_util>
-        - or lower --max-num-batched-tokens: the warm-up is that large
+        - or lower --max-num-batched-tokens: the warm-up runs that many tokens
         - or skip the warm-up of DeepGEMM with VLLM_DEEP_GEMM_WARMUP=skip, if it is the one that failed
         """,
         words=("warmup",),
@@ -312,8 +312,8 @@ CAUSES: tuple[Cause, ...] = (
         "ok",
         VerdictGroup.NO_FAILURE,
         """
-        The log shows no failure of the start[: the KV cache holds {kv_tokens:,.0f} tokens, {max_concurrency:g}
-        requests of the full length].
+        The log shows no failed start[: the KV cache holds {kv_tokens:,.0f} tokens, enough for {max_concurrency:g}
+        requests of full length].
         """,
         evidence=_SIZES,
     ),
@@ -321,7 +321,7 @@ CAUSES: tuple[Cause, ...] = (
         "ok_but_tight",
         VerdictGroup.NO_FAILURE,
         """
-        The KV cache was made, but it is small[small_share?: {pool_gib} of a budget of {all_gib} are left for
+        vLLM created the KV cache, but it is small[small_share?: {pool_gib} of a budget of {all_gib} are left for
         it|graphs_exceed_cache?: CUDA graphs take {cuda_graphs_gib}, the cache has {pool_gib}|much_padding?:
         padding of unlike layers may waste {padding_waste_percent} % of it|few_requests?: it holds
         {max_concurrency:g} requests of the full length].
@@ -351,7 +351,7 @@ CAUSES: tuple[Cause, ...] = (
         "no_vllm_log",
         VerdictGroup.NO_FAILURE,
         """
-        vLLM wrote no line of it.
+        No line of this log is from vLLM.
         """,
     ),
 )

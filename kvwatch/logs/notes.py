@@ -38,8 +38,8 @@ def notes_on_statistics(statistics: Statistics) -> Iterator[str]:
         yield "usage is the mean of several engines: it hides a single full one"
     if any(line.parts.get("hit_rate") for line in lines if line.parts.get("waiting")):
         yield (
-            "the prefix cache hit rate is unreliable here: while requests wait, releases before 0.27 count the blocks"
-            " that a waiting or preempted request finds of its own as hits"
+            "the prefix cache hit rate is unreliable here: before vLLM 0.27, a waiting or preempted request"
+            " that finds its own blocks counts as a hit"
         )
 
 

@@ -158,8 +158,8 @@ def _self_monitoring(options: Options) -> tuple[Alert, ...]:
             f"{up} == 0",
             Severity.WARNING,
             "Prometheus can't scrape a kvwatch.",
-            "{{ $labels.instance }}: Prometheus gets no metrics from this kvwatch. No symptom of its targets can"
-            " fire. vLLM itself may be fine.",
+            "{{ $labels.instance }}: Prometheus gets no metrics from this kvwatch. No symptom of the servers"
+            " that it watches can fire. vLLM itself may be fine.",
             for_duration="2m",
         ),
         Alert(
@@ -167,8 +167,9 @@ def _self_monitoring(options: Options) -> tuple[Alert, ...]:
             f"count by (job) ({up} offset 15m)\nunless\ncount by (job) ({up}) >= count by (job) ({up} offset 15m)",
             Severity.WARNING,
             "Prometheus lost a kvwatch target.",
-            "{{ $labels.job }}: Prometheus discovers fewer kvwatch than 15 minutes ago ({{ $value }} then). A kvwatch"
-            " that is no longer discovered has no `up` series, so KVWatchDown can't fire for it.",
+            "{{ $labels.job }}: Prometheus discovers fewer kvwatch instances than 15 minutes ago ({{ $value }}"
+            " then). An instance that is no longer discovered has no `up` series, so KVWatchDown can't fire for"
+            " it.",
             for_duration="5m",
         ),
         Alert(
@@ -211,7 +212,7 @@ def _self_monitoring(options: Options) -> tuple[Alert, ...]:
             Severity.WARNING,
             "kvwatch rejected its new settings.",
             "{{ $labels.instance }}: the last reload failed, and no change was applied. The previous settings stay in"
-            " force. The next start fails unless they are fixed.",
+            " force. kvwatch does not start again until the new settings are fixed.",
             for_duration="5m",
         ),
         Alert(
@@ -219,7 +220,7 @@ def _self_monitoring(options: Options) -> tuple[Alert, ...]:
             f"count without (symptom, state) ({unknown} == 1)\nunless {here}\n{q('up')} == 0",
             Severity.INFO,
             "Symptoms can't be judged.",
-            f"{where}: {{{{ $value }}}} symptoms are unknown, because signals that they need are missing. They can't"
+            f"{where}: {{{{ $value }}}} symptoms are unknown, because required signals are missing. They can't"
             " fire, even if something is wrong.",
             for_duration="30m",
         ),

@@ -50,7 +50,7 @@ def symptoms() -> str:
 
 def symptom_reference() -> str:
     """The full table, with default thresholds."""
-    head = ["symptom", "severity", "meaning", "fires when (defaults)", "first step", "explains"]
+    head = ["symptom", "severity", "meaning", "fires when (defaults)", "first step", "covers"]
     rows = [
         [
             f"`{row.id}`",

@@ -27,7 +27,11 @@ _RESTART = (
     "A finding shows only the levers that apply, with the amount N for this server. *Needs a restart*:"
     f" {RESTART_COST}. Change one option at a time, on one replica at a time."
 )
-_SHOWN_WITH = {"kv transfer": "with a KV connector", "lora": "with LoRA", "watermark": "with recent releases"}
+_SHOWN_WITH = {
+    "kv transfer": "servers with a KV connector",
+    "lora": "servers with LoRA",
+    "watermark": "recent releases",
+}
 
 
 def runbooks(options: Options) -> dict[str, str]:
@@ -101,14 +105,14 @@ def _lever(lever: Lever) -> str:
 
 
 def _worked(row: Symptom | None, runbook: Runbook) -> list[str]:
-    parts = [f"{runbook.worked[0].upper()}{runbook.worked[1:]}. The queries under Diagnosis show it."]
+    parts = [f"{runbook.worked[0].upper()}{runbook.worked[1:]}. Use the queries under Diagnosis."]
     if row:
         state = select("symptom_state", TARGET, f'symptom="{row.id}"', 'state="inactive"')
-        keep = f", {row.keep_s:g} s after its condition cleared" if row.keep_s else ""
+        keep = f", {row.keep_s:g} s after the condition has cleared" if row.keep_s else ""
         parts += [
-            f"The alert has resolved when this is 1{keep}:",
+            f"The alert has resolved when this returns 1{keep}:",
             f"```promql\n{state}\n```",
-            "State `unknown` is not resolved: its signals are missing.",
+            "The state `unknown` does not count as resolved: required signals are missing.",
         ]
     return parts
 
@@ -121,17 +125,17 @@ def _diagnosis(row: Symptom | None, queries: list[tuple[str, str]]) -> list[str]
         since = select("symptom_since_timestamp_seconds", *matchers)
         entered = select("symptom_transitions_total", *matchers, 'to="firing"')
         queries = [
-            ("Seconds since it fired", f"time() - {since}"),
-            ("How often it fired in the last day", f"increase({entered}[1d])"),
+            ("Seconds since the symptom fired", f"time() - {since}"),
+            ("How often the symptom fired in the last day", f"increase({entered}[1d])"),
             *queries,
         ]
     return [
         *causes,
-        "Run these queries in Prometheus, with the alert's label `target` in place of TARGET.",
+        "Run these queries in Prometheus. Replace TARGET with the alert's label `target`.",
         *(f"{text}:\n\n```promql\n{query}\n```" for text, query in queries),
-        "The evidence (the numbers behind the verdict), from the kvwatch that watches the server:",
+        "Get the evidence (the judged numbers) from the kvwatch that watches the server:",
         "```sh\ncurl -s http://KVWATCH:9477/api/v1/findings\n```",
-        "The same judgement from any machine that reaches the server, and a recording for a bug report:",
+        "Check the server from any machine that can reach it, and record it for a bug report:",
         _COMMANDS,
     ]
 
@@ -139,13 +143,13 @@ def _diagnosis(row: Symptom | None, queries: list[tuple[str, str]]) -> list[str]
 def _background(row: Symptom) -> list[str]:
     condition = row.fires_when(limits_of({}))
     parts = [
-        f"Fires when: {condition} (defaults; each number is a threshold of kvwatch).",
+        f"Fires when: {condition} (default thresholds).",
         f"Source: {row.origin}.",
     ]
     if causes := [other.id for other in SYMPTOMS if row.id in other.explains]:
         parts.append(f"Suppressed while one of its causes is firing: {_links(causes)}.")
     if row.explains:
-        parts.append(f"While it fires, these are suppressed: {_links(row.explains)}.")
+        parts.append(f"While it fires, these alerts are suppressed: {_links(row.explains)}.")
     return parts
 
 

@@ -72,40 +72,43 @@ class Settings(BaseSettings):
     )
     targets: Annotated[list[TargetSettings], BeforeValidator(parse_targets)] = setting(
         [TargetSettings(name="vllm")],
-        "vLLM servers to watch: URL or name=URL, separated by commas, or JSON with the fields"
+        "vLLM servers to watch: URL or NAME=URL, separated by commas, or JSON with the fields"
         f" {', '.join(TargetSettings.model_fields)}",
     )
     vllm_log: Path | None = setting(
         None,
-        "log file of the server, followed as it grows, to report why it did not start or why it ended; with"
-        " several targets, set the field vllm_log of each instead",
+        "log file of the server, followed as it grows, to report why vLLM did not start or why it stopped; with"
+        " several targets, set vllm_log of each target instead",
     )
     interval_s: Annotated[Seconds, within(0.05, 3600, "from 0.05 to 3600 seconds")] = setting(
         1.0, "time between two scrapes, seconds"
     )
     timeout_s: PositiveSeconds | None = setting(
-        None, "timeout of a scrape, seconds; below the interval (default: 0.9 of it, at most 10)"
+        None,
+        "timeout of a scrape, seconds; must be below the interval (default: 0.9 of the interval, at most 10)",
     )
     max_interval_s: PositiveSeconds = setting(
-        15.0, "longest interval to which a slow vLLM may stretch scraping, seconds; at least the interval"
+        15.0, "longest interval between scrapes while vLLM is slow, seconds; at least the interval"
     )
     backoff_max_s: PositiveSeconds = setting(
         10.0, "longest wait between scrapes of a server that is down, seconds; at least the interval"
     )
     full_interval_s: PositiveSeconds = setting(
-        15.0, "how often histogram buckets and configuration are read, seconds"
+        15.0, "time between two reads of histogram buckets and configuration, seconds"
     )
     duty_cycle: Annotated[
         float, within(1e-9, 0.5, "above 0 and at most 0.5 (0.01 is 1 % of vLLM's time)")
-    ] = setting(0.01, "share of time that vLLM may spend on answering scrapes, above 0, at most 0.5")
+    ] = setting(0.01, "share of its time that vLLM may spend on answering scrapes; above 0, at most 0.5")
     narrow: Literal["auto", "never"] = setting(
-        "auto", "request only the metrics that are read if vLLM supports it (auto), or never"
+        "auto",
+        "auto: request only the metrics that kvwatch reads, if vLLM supports that; never: request the whole"
+        " page",
     )
     max_body_bytes: Annotated[
         int,
         BeforeValidator(size),
         within(4096, 1 << 30, "from 4 KiB to 1 GiB; a page of vLLM has about 50 kB per engine"),
-    ] = setting(16 << 20, "largest metrics page that is read, bytes")
+    ] = setting(16 << 20, "largest /metrics page that kvwatch reads, bytes")
     spellings: Annotated[list[str], BeforeValidator(names.prefixes)] = setting(
         [],
         "additional prefixes of vLLM's metric names, as relays write them, separated by commas; known from"
@@ -122,21 +125,21 @@ class Settings(BaseSettings):
         " kv_thrashing.per_request=0.3",
     )
     disabled: Annotated[list[str], BeforeValidator(names.symptoms)] = setting(
-        [], "symptoms that are not judged, by id, separated by commas"
+        [], "symptoms to disable, by id, separated by commas"
     )
     min_observations: Annotated[float, POSITIVE] = setting(
-        20, "observations that a quantile requires at least"
+        20, "minimum number of observations for a quantile"
     )
     unknown_grace_s: PositiveSeconds = setting(
-        60.0, "how long a verdict may be unknown before the symptom becomes unknown, seconds"
+        60.0, "how long signals may be missing before a symptom becomes unknown, seconds"
     )
     history_s: Annotated[
         Seconds, within(300, 86_400, "from 300 (the longest window of a judgement) to 86400 seconds")
-    ] = setting(600.0, "how long samples are kept at full resolution, seconds")
+    ] = setting(600.0, "how long kvwatch keeps samples at full resolution, seconds")
     gpu: Literal["auto", "dcgm", "nvml", "off"] = setting(
         "auto",
-        "source of GPU data: a DCGM exporter (dcgm), the driver (nvml, requires kvwatch[nvml]), none (off),"
-        " or the first that is found (auto): gpu_url, an exporter on port 9400 of this host, the driver",
+        "source of GPU data: a DCGM exporter (dcgm), the driver (nvml, requires kvwatch[nvml]), none (off), or"
+        " (auto) the first that answers: gpu_url, an exporter on port 9400 of this host, the driver",
     )
     gpu_url: str | None = setting(
         None,
@@ -148,13 +151,13 @@ class Settings(BaseSettings):
     )
     alertmanagers: Annotated[list[AlertmanagerSettings], BeforeValidator(parse_alertmanagers)] = setting(
         [],
-        "Alertmanagers to notify directly: URL or name=URL, separated by commas, or JSON with the fields"
+        "Alertmanagers to notify directly: URL or NAME=URL, separated by commas, or JSON with the fields"
         f" {', '.join(AlertmanagerSettings.model_fields)} (default: none)",
     )
     notify_repeat_s: Annotated[Seconds, within(1, 3600, "from 1 to 3600 seconds")] = setting(
         60.0,
-        "how often a firing alert is sent again, seconds; Alertmanager resolves an alert that it does not"
-        " receive for three times as long",
+        "time after which a firing alert is sent again, seconds; Alertmanager resolves an alert after three"
+        " times as long without one",
     )
     external_url: str | None = setting(
         None,
@@ -163,18 +166,18 @@ class Settings(BaseSettings):
     )
     host: str = setting("0.0.0.0", "address to listen on")  # noqa: S104 - a sidecar is there to be scraped
     port: Annotated[int, within(0, 65_535, "from 0 to 65535")] = setting(
-        9477, "port to listen on; 0 picks a free one"
+        9477, "port to listen on; 0: any free port"
     )
     api_token_file: ReadableFile | None = setting(
-        None, "file with the bearer token that kvwatch's own endpoints require"
+        None, "file with the token that kvwatch's own endpoints require (HTTP Bearer)"
     )
     api_token: SecretStr | None = setting(
-        None, "bearer token that kvwatch's own endpoints require, except /healthz and /readyz"
+        None, "token that kvwatch's own endpoints require (HTTP Bearer), except /healthz and /readyz"
     )
     tls_cert: ReadableFile | None = setting(None, "certificate (PEM) to serve HTTPS with; requires tls_key")
     tls_key: ReadableFile | None = setting(None, "private key (PEM) of tls_cert")
     log_format: Literal["text", "json"] = setting("text", "format of log lines")
-    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "lowest level that is logged")
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "lowest level of log lines")
 
     _origins: dict[tuple[str, ...], Origin] = PrivateAttr(default_factory=dict)
     _notes: tuple[str, ...] = PrivateAttr(default=())

@@ -62,19 +62,21 @@ class ServerSettings(BaseModel):
 
     url: str
     name: str = ""
-    token_file: ReadableFile | None = setting(None, "file with the bearer token for it")
-    token: SecretStr | None = setting(None, "bearer token for it")
+    token_file: ReadableFile | None = setting(None, "file with the token for the server (HTTP Bearer)")
+    token: SecretStr | None = setting(None, "token for the server (HTTP Bearer)")
     username: str | None = setting(
-        None, "user for HTTP Basic authentication; requires a password, excludes a token"
+        None, "user name (HTTP Basic); requires a password, can't be combined with a token"
     )
-    password_file: ReadableFile | None = setting(None, "file with the password of username")
-    password: SecretStr | None = setting(None, "password of username")
-    ca_file: ReadableFile | None = setting(None, "CA certificates (PEM) that verify its TLS certificate")
+    password_file: ReadableFile | None = setting(None, "file with the password for username")
+    password: SecretStr | None = setting(None, "password for username")
+    ca_file: ReadableFile | None = setting(
+        None, "CA certificates (PEM) that verify the server's TLS certificate"
+    )
     cert_file: ReadableFile | None = setting(None, "client certificate (PEM) for mutual TLS")
     key_file: ReadableFile | None = setting(
-        None, "private key (PEM, without a passphrase) of cert_file (default: in cert_file)"
+        None, "private key (PEM, without a passphrase) of the client certificate (default: in cert_file)"
     )
-    insecure_tls: bool = setting(False, "do not verify its TLS certificate")
+    insecure_tls: bool = setting(False, "do not verify the server's TLS certificate")
 
     @field_validator("url")
     @classmethod
@@ -136,27 +138,30 @@ class ServerSettings(BaseModel):
 class TargetSettings(ServerSettings):
     """One vLLM server."""
 
-    url: str = setting(DEFAULT_URL, "URL of its metrics; http:// and /metrics are added if missing")
+    url: str = setting(DEFAULT_URL, "URL of the metrics; http:// and /metrics are added if missing")
     name: str = setting(
         "", "value of the label `target` (default: host:port of the URL; vllm if no target is set)"
     )
     max_num_seqs: int | None = setting(
-        None, "its --max-num-seqs, in requests (default: inferred from a plateau)", ge=1, le=MOST_SEQS
+        None,
+        "the server's --max-num-seqs (default: inferred from a plateau of running requests)",
+        ge=1,
+        le=MOST_SEQS,
     )
     gpus: Annotated[list[str], BeforeValidator(gpu_names)] = setting(
         [],
-        "its GPUs, separated by commas: index, UUID, index/part for a MIG instance, or pod:NAME (default:"
-        " all that are read)",
+        "the server's GPUs, separated by commas: index, UUID, index/instance for MIG, or pod:NAME (default: all"
+        " GPUs found)",
     )
     vllm_log: Path | None = setting(
-        None, "its log file, which explains failed starts; it may grow, rotate, or not exist yet"
+        None, "the server's log file, which shows why a start failed; it may grow, rotate, or not exist yet"
     )
 
 
 class AlertmanagerSettings(ServerSettings):
     """One Alertmanager that kvwatch notifies directly."""
 
-    url: str = Field(description="its URL, with its path prefix if it has one; http:// is added if missing")
+    url: str = Field(description="URL, with the path prefix if there is one; http:// is added if missing")
     name: str = setting("", "value of the label `alertmanager` (default: host:port of the URL)")
 
     @classmethod

@@ -101,7 +101,9 @@ def evidence_label(name: str) -> str:
     plain_name, _, label = name.partition("{")
     if _is_seconds(plain_name):
         plain_name = plain_name.removesuffix("seconds").removesuffix("_")
-    elif not plain_name.endswith("hit_ratio"):
+    elif plain_name.endswith("hit_ratio"):
+        plain_name = plain_name.removesuffix("ratio") + "rate"
+    else:
         plain_name = plain_name.removesuffix("_ratio")
     parts = plain_name.removesuffix("_percentile").split("_")
     words = " ".join(_ABBREVIATIONS.get(part, part) for part in parts)

@@ -31,7 +31,7 @@ def after(name: str, seconds: float) -> State:
     [
         ("0.32.0--c-kv-saturation", LENGTHS, Mark.SHOWN, "prompt p50 "),
         ("0.32.0--c-kv-saturation", LIMIT, Mark.SHOWN, "max_model_len is 2,048 tokens, 1."),
-        ("0.32.0--c-kv-saturation", LOAD, Mark.LOOK, "this load does not fit the cache"),
+        ("0.32.0--c-kv-saturation", LOAD, Mark.LOOK, "this load does not fit in the cache"),
         ("0.32.0--c-kv-saturation", PREFIXES, Mark.LOOK, "hit rate 0 % of "),
         ("0.32.0--c-kv-saturation", PRECISION, Mark.YOURS, "not in FP8 (kv-cache-dtype auto)"),
         ("0.32.0--b-healthy", LOAD, Mark.YOURS, "0 preemptions"),

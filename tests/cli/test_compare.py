@@ -123,7 +123,7 @@ def test_three_recordings_are_one_table(kvwatch: Kvwatch, recordings: Path) -> N
         line for line in done.stdout.splitlines() if line.count("verdict") == 2 and "difference" in line
     ]
     assert head.split()[0] == "0.32.0--e-shared-pre"
-    (row,) = [line for line in done.stdout.splitlines() if line.startswith("  prefix hit ratio ")]
+    (row,) = [line for line in done.stdout.splitlines() if line.startswith("  prefix hit rate ")]
     assert row.count("not exposed") == 2
     assert "0 %" not in row
 

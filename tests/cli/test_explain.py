@@ -21,7 +21,7 @@ def test_text_and_json_show_the_same(kvwatch: Kvwatch) -> None:
     assert shown.returncode == data["exit_code"] == 1
     assert list(data)[:7] == ["verdict", "confidence", "meaning", "facts", "evidence", "actions", "symptoms"]
     words = " ".join(shown.stdout.split())
-    assert f"{data['verdict']} (sure)" in words
+    assert f"{data['verdict']} (certain)" in words
     for action in data["actions"]:
         assert action in words
     for line in data["evidence"]:
@@ -56,7 +56,7 @@ def test_a_gzipped_log_and_one_through_a_pipe(kvwatch: Kvwatch, command: list[st
     [
         (b"", "It is empty."),
         (b"\0\1\2\3" * 2000, "It is binary"),
-        (b"GET / 200\n" * 99, "vLLM wrote no line"),
+        (b"GET / 200\n" * 99, "No line of this log is from vLLM"),
     ],
 )
 def test_what_is_no_log_is_said_in_a_sentence(

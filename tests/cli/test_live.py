@@ -53,7 +53,7 @@ def test_check_of_a_server_that_is_fine(kvwatch: Kvwatch, serve: Serve, recordin
     assert done.stdout.startswith("Fine: nothing is wrong\n")
     assert "Time per regime: idle 100 %" in done.stdout
     assert re.search(r"KV usage +0 %", done.stdout)
-    assert re.search(r"prefix hit ratio +unknown: ", done.stdout)
+    assert re.search(r"prefix hit rate +unknown: ", done.stdout)
     assert re.search(r"\d/21 ", done.stderr)
 
 
@@ -81,7 +81,7 @@ def test_check_of_servers_that_hold_requests_back(
     }
     for_s = watched(said["saturated"], 13)
     told = f"requests waited for the KV cache for 100 % of {for_s}; kv_exhausted needs more than 30 s"
-    assert "\nDelayed requests:\n  127.0.0.1" in said["saturated"]
+    assert "\nWaiting requests:\n  127.0.0.1" in said["saturated"]
     assert said["saturated"].startswith(f"Pending: {told} within a minute: watch longer, --for 90s\n")
     queued = json.loads(said["queued"])
     assert queued["verdict"] == "pending"

@@ -146,5 +146,5 @@ def test_options_of_vllm_are_never_broken(capsys: pytest.CaptureFixture[str]) ->
         "limit lengths to what the service really serves, not the maximum of the model: lower --max-model-len"
     )
     for width in range(30):
-        output.draw(Group(*actions([f"{'x' * width} {advice}"])))
+        output.draw(Group(*actions(Advice((Action("limit", f"{'x' * width} {advice}"),)))))
         assert capsys.readouterr().out.count("--max-model-len") == 1

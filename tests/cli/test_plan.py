@@ -29,7 +29,7 @@ def test_the_worked_example_in_words_and_as_json(kvwatch: Kvwatch) -> None:
     told, found = kvwatch(*words).stdout, data(kvwatch(*words, "--json"))
     assert found["bytes_per_token_per_gpu"] == 131_072
     assert (found["needed_gib"], found["needed_gib_at_max_num_seqs"]) == (1, 8)
-    assert "2 (K and V) × 8 KV heads × 128 × 2 B = 4,096 B a token" in told
+    assert "2 (K and V) × 8 KV heads × 128 × 2 B = 4,096 B per token" in told
     assert "8 × 1.00 GiB = 8.00 GiB" in told
     assert all(step in " ".join(told.split()) for step in found["steps"])
     assert all(warning in " ".join(told.split()) for warning in found["warnings"])
@@ -118,7 +118,7 @@ def test_without_a_length_a_plain_model_has_tokens_and_one_with_windows_has_none
         (["--config", "{model}", "--lengths", "mean=6k"], "write p50=..,p95=..,p99=.."),
         (["--config", "{model}", "--gpu-memory-utilization", "92"], "above 0 and at most 1"),
         (["--config", "{model}", "--plot", "kv.pdf"], "must end in .svg or .png"),
-        (["--url", "http://127.0.0.1:9"], "could not be read (refused"),
+        (["--url", "http://127.0.0.1:9"], "could not be scraped (refused"),
         (
             ["--url", "http://127.0.0.1:9", "--kv-cache-dtype", "fp8"],
             "--kv-cache-dtype counts only with a model: give --config",
@@ -190,7 +190,7 @@ def test_a_server_without_a_configuration(kvwatch: Kvwatch, serve: Serve, record
 def test_a_server_that_served_nothing(kvwatch: Kvwatch, serve: Serve, recordings: Path) -> None:
     done = kvwatch("plan", "--url", serve(recordings / IDLE))
     assert done.returncode == 0
-    assert "too few for their lengths" in done.stdout
+    assert "to know their lengths" in done.stdout
     assert "Helps most now: nothing" in done.stdout
 
 

@@ -169,7 +169,7 @@ def test_a_server_that_was_down_for_most_of_it_is_not_fine() -> None:
     assert found.code == 2
     assert "the server did not answer for 0:2" in found.why
     assert "refused" in found.why
-    assert conclude(watched(RESTART, 41, 10)).why.startswith("the server could not be read (refused: ")
+    assert conclude(watched(RESTART, 41, 10)).why.startswith("the server could not be scraped (refused: ")
 
 
 def test_what_is_no_vllm_is_unknown_and_says_what_to_look_at(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +178,7 @@ def test_what_is_no_vllm_is_unknown_and_says_what_to_look_at(capsys: pytest.Capt
         watch.feed(Scrape(b"# TYPE node_load1 gauge\nnode_load1 0.5\n", second), 1000.0 + second)
     found = conclude(watch)
     assert (found.word, found.code) == ("unknown", 2)
-    assert found.why.startswith("the server could not be read (not vllm: status 200 with ")
+    assert found.why.startswith("the server could not be scraped (not vllm: status 200 with ")
     draw(report_of(watch, "gpu1:9100", found))
     said = capsys.readouterr().out
     assert "- The address is not vLLM's /metrics\n" in said
@@ -190,7 +190,7 @@ def test_nothing_there_says_what_to_look_at(capsys: pytest.CaptureFixture[str]) 
     watch = made(lambda _: None, seconds=6)
     draw(report_of(watch, "gpu1:8000", conclude(watch)))
     said = capsys.readouterr().out
-    assert said.startswith("Unknown: the server could not be read (refused: nobody)\n")
+    assert said.startswith("Unknown: the server could not be scraped (refused: nobody)\n")
     assert "- Wrong address or port" in said
     assert "1. Check the server's process and the last lines of its log.\n" in said
 

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
-from kvwatch.core.export.finding_text import finding_text
+from kvwatch.core.export.finding_text import advice_sections, finding_text
 from kvwatch.core.export.findings import findings
+from kvwatch.core.judgement.advice.choose import Action, Advice
+from kvwatch.core.judgement.advice.levers import RESTART_COST
 from kvwatch.text.evidence import EvidenceText, evidence_texts
 from tests.support.watch import replayed
 
@@ -11,12 +13,12 @@ from tests.support.watch import replayed
 def test_every_part_of_a_finding_is_there() -> None:
     (found, *_) = findings(replayed("0.32.0--c-kv-saturation").state)
     text = finding_text(found)
-    assert text.heading == f"{found.symptom.severity.upper()}: {found.symptom.title}"
+    assert text.heading == f"{found.severity.upper()}: {found.symptom.title}"
     assert (text.symptom, text.where) == ("kv_thrashing", ("t", "tiny-llama", "engine 0"))
     assert text.firing_for.endswith((" s", " min"))
     assert (text.meaning, text.causes) == (found.symptom.meaning, tuple(found.symptom.causes))
-    assert text.actions == found.actions
-    assert text.numbered_actions[0] == f"1. {found.actions[0]}"
+    assert text.advice == advice_sections(found.advice)
+    assert text.advice[0][1][0] == f"1. {found.advice.actions[0].sentence}"
     assert text.explanation == ""
     assert len(text.evidence_line(2).split("; ")) == 2
 
@@ -26,7 +28,22 @@ def test_a_finding_of_a_whole_target_has_neither_model_nor_engine() -> None:
     of_target = replace(found, key=found.key._replace(model_name="", engine=""), explained_by=("a", "b"))
     text = finding_text(of_target)
     assert text.where == ("t",)
-    assert text.explanation == "Caused by a and b: fix that first."
+    assert text.explanation == "Caused by a and b: fix those first."
+
+
+def test_advice_has_steps_without_a_restart_first_then_those_with_one_then_what_not_to_do() -> None:
+    now, later = (
+        Action("cap", "Cap outputs", cost="cut off"),
+        Action("seqs", "--max-num-seqs 4", restart=True),
+    )
+    warned = (("len", "lower the limit"),)
+    assert advice_sections(Advice((now, later), warned)) == (
+        ("Do now, no restart:", ("1. Cap outputs. Cost: cut off.",)),
+        (f"With a restart ({RESTART_COST}):", ("2. --max-num-seqs 4.",)),
+        ("Do not:", ("Lower the limit.",)),
+    )
+    assert advice_sections(Advice((now,))) == (("Do now:", ("1. Cap outputs. Cost: cut off.",)),)
+    assert advice_sections(Advice()) == ()
 
 
 def test_each_number_has_its_threshold() -> None:

@@ -182,10 +182,19 @@ def test_the_texts_say_what_where_by_which_numbers_and_what_to_do() -> None:
     (found, *_) = findings(replayed("0.32.0--c-kv-saturation").state)
     said = notification_text(found)
     assert said["summary"] == "KV cache thrashing (t, tiny-llama, engine 0)"
-    meaning, evidence, actions = said["description"].split("\n\n")
+    meaning, evidence, *advice = said["description"].split("\n\n")
     assert meaning == found.symptom.meaning
     assert evidence.startswith("Evidence: ")
     assert "; preemptions 14" in evidence
     assert "(threshold 0.3)" in evidence
-    assert actions.splitlines()[0] == "What to do, in this order:"
-    assert [line.partition(". ")[2] for line in actions.splitlines()[1:]] == list(found.actions)
+    headings = [section.splitlines()[0] for section in advice]
+    assert headings == [
+        "Do now, no restart:",
+        "With a restart (running requests and the prefix cache are lost):",
+        "Do not:",
+    ]
+    now, later, do_not = (section.splitlines()[1:] for section in advice)
+    actions = found.advice.actions
+    assert [*now, *later] == [f"{number}. {one.sentence}" for number, one in enumerate(actions, 1)]
+    assert len(later) == sum(one.restart for one in actions)
+    assert [line.lower() for line in do_not] == [f"{text}.".lower() for _, text in found.advice.do_not]

@@ -191,7 +191,7 @@ def test_a_name_in_words_leaves_its_unit_to_the_value(name: str, words: str) -> 
     ("name", "words"),
     [
         ("kv_cache_usage_ratio", "KV cache usage"),
-        ("prefix_cache_hit_ratio", "Prefix cache hit ratio"),
+        ("prefix_cache_hit_ratio", "Prefix cache hit rate"),
         ("ttft_p95_seconds", "TTFT p95"),
         ("seconds", "Time"),
         ("preemptions", "Preemptions"),

@@ -67,5 +67,5 @@ def test_words_and_colours_of_values() -> None:
     score = properties(panel("Cache-pressure score"), "worst engine")
     assert colour(0.6, score) == ACT != colour(0.4, score)
     assert text(math.nan, score) == "No traffic"
-    trusted = properties(panel("Can the ratio be trusted?"), "least trusted engine")
+    trusted = properties(panel("Can the hit rate be trusted?"), "least trusted engine")
     assert (text(0.0, trusted), text(1.0, trusted)) == ("No", "Yes")

@@ -162,7 +162,7 @@ MEANINGLESS = [
 
 def _answer(found: Explanation) -> tuple[Any, ...]:
     """All that a person acts on; line numbers are others."""
-    symptoms = [(one.symptom, one.confidence, one.key, one.actions) for one in found.symptoms]
+    symptoms = [(one.symptom, one.confidence, one.key, one.advice) for one in found.symptoms]
     texts = [text for _, text in found.evidence]
     return (
         found.verdict,

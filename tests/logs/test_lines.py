@@ -133,8 +133,8 @@ def test_secrets_in_options_are_not_shown(explain: Explain) -> None:
     [
         (b"", "It is empty."),
         (bytes(range(256)) * 8, "It is binary, not text."),
-        (b"Jan 01 10:00:00 host sshd[1]: Accepted publickey for someone\n" * 50, "vLLM wrote no line of it."),
-        (b"step 1\n" * 50 + b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB\n", "vLLM wrote no line"),
+        (b"Jan 01 10:00:00 host sshd[1]: Accepted publickey for someone\n" * 50, "No line of this log is from vLLM."),
+        (b"step 1\n" * 50 + b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB\n", "No line of this log is from vLLM"),
     ],
 )  # fmt: skip
 def test_what_is_no_log_of_vllm_is_said_in_a_sentence(data: bytes, said: str, explain: Explain) -> None:

@@ -212,12 +212,12 @@ def test_look_alikes_want_opposite_changes(explain: Explain) -> None:
     assert not any("or less" in action for action in full.actions)
     raised = explain(["ValueError: No available memory for the cache blocks."])
     assert any("larger share" in action for action in raised.actions)
-    assert "leave --max-model-len" in raised.actions[-1]
+    assert "do not lower --max-model-len" in raised.actions[-1]
 
 
 def test_what_is_missing_by_far_is_not_expected_of_the_utilisation(explain: Explain) -> None:
     assert any(
-        "do not expect it from --gpu-memory-utilization" in action for action in explain([LONG_V1]).actions
+        "do not raise --gpu-memory-utilization for this" in action for action in explain([LONG_V1]).actions
     )
     near = explain([LONG_V1.replace("11.0 GiB", "4.4 GiB")])
     assert any("0.4 GiB more are needed" in action for action in near.actions)

@@ -152,10 +152,11 @@ def test_few_that_run_in_an_empty_cache_are_first_asked_for_what_else_holds_the_
 ) -> None:
     lines = [line(1, 3, 3.0, generated=45.0)]
     (limited,) = explain(lines).symptoms
-    assert (limited.symptom, "--max-loras" in limited.actions[0]) == ("sequence_limited", True)
+    assert (limited.symptom, "--max-loras" in limited.advice.actions[0].text) == ("sequence_limited", True)
     args = "INFO 05-05 10:00:00 [utils.py:3] non-default args: {'max_num_seqs': 1}"
     (limited,) = explain([args, *lines]).symptoms
-    assert limited.actions[0].startswith("Raise --max-num-seqs")
+    assert not any("--max-loras" in action.text for action in limited.advice.actions)
+    assert "--max-num-seqs" in [action.option for action in limited.advice.actions]
 
 
 def test_a_short_line_with_a_queue_and_nothing_running_has_actions(explain: Explain) -> None:
@@ -185,7 +186,7 @@ def test_flags_of_the_log_are_used(explain: Explain) -> None:
     (limited,) = found.symptoms
     assert limited.symptom == "sequence_limited"
     assert limited.evidence["max_num_seqs"] == 64
-    assert "LoRA" in limited.actions[0]
+    assert "LoRA" in limited.advice.actions[0].text
 
 
 def test_a_line_without_usage_is_no_all_clear(explain: Explain) -> None:

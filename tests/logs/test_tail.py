@@ -248,7 +248,7 @@ def test_a_server_that_never_came_up_says_why_out_of_its_log() -> None:
     (found,) = [one for one in findings(state) if one.symptom.id == "startup_kv_failure"]
     assert found.evidence["log_verdict"] == "no_room_for_any_block"
     assert found.evidence["log_line"] == 7
-    assert found.actions == ("free the GPU",)
+    assert [action.text for action in found.advice.actions] == ["free the GPU"]
     assert state.error is not None
     assert state.error.log is None
 
@@ -260,7 +260,7 @@ def test_a_start_that_is_fine_so_far_leaves_the_usual_advice() -> None:
         state, _ = advance(state, ScrapeError(Failure.REFUSED, "refused", float(t), log=log), float(t))
     (found,) = [one for one in findings(state) if one.symptom.id == "startup_kv_failure"]
     assert "log_verdict" not in found.evidence
-    assert len(found.actions) > 2
+    assert len(found.advice.actions) > 2
 
 
 def test_the_sidecar_exports_the_verdict(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_saturated_server_is_shown_in_full(served: Served, opened: Opens) -> N
     for name, value in first.evidence.items():
         expect(article.locator(".facts")).to_contain_text(f"{format_value(name, value)} {name}")
     for other in rest:
-        expect(wrong.get_by_role("article", name=other.symptom.title)).to_contain_text("fix that first")
+        expect(wrong.get_by_role("article", name=other.symptom.title)).to_contain_text("Caused by ")
     engine = page.locator("details.engine")
     expect(engine.get_by_role("img", name="Regimes in the last")).to_have_accessible_name(
         "Regimes in the last 2 min: kv_limited 43 s, flowing 20 s, idle 6 s"
@@ -431,7 +431,7 @@ def test_every_part_is_reachable_by_keyboard(served: Served, opened: Opens) -> N
         page.keyboard.press("Tab")
     assert {
         "Runbook: KVWatchKvThrashing",
-        "Evidence and actions, if it remains",
+        "Evidence and actions, if the finding remains",
         "Configuration of this vLLM",
     } <= reached
     page.keyboard.press("Enter")

@@ -38,7 +38,7 @@ def test_fires_in_its_story(case: Case) -> None:
         assert watch.stage(case.symptom) is case.ends
     for found in findings(watch.state):
         assert found.evidence
-        assert found.actions
+        assert found.advice.actions
         assert found.symptom.meaning
 
 

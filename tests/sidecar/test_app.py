@@ -426,7 +426,7 @@ def test_a_finding_that_can_not_be_told_any_more_is_not_current_and_says_why() -
     assert current
     assert set(current.values()) == {(False, why)}
     assert {one["current"] for one in data(app_of(saturated()), "/api/v1/findings")["findings"]} == {True}
-    schema = data(app, "/openapi.json")["components"]["schemas"]["FindingSchema"]
+    schema = data(app, "/openapi.json")["components"]["schemas"]["Finding"]
     assert {"current", "reason"} <= set(schema["required"])
     assert "unknown" in schema["properties"]["current"]["description"]
 
@@ -674,9 +674,12 @@ def test_the_description_is_for_users_and_says_what_every_parameter_is() -> None
         *("seconds", "latency_seconds", "columns"),
     ]
     assert all(one["description"] for one in parameters)
-    life = told["components"]["schemas"]["LifecycleSchema"]["properties"]
+    life = told["components"]["schemas"]["Lifecycle"]["properties"]
     assert "unix seconds" in life["since_at"]["description"]
     assert "since" not in life
+    public = {"Finding", "Lifecycle", "Event", "Gpu", "Transition", "Action", "DoNot"}
+    assert public <= set(told["components"]["schemas"])
+    assert not [name for name in told["components"]["schemas"] if name.endswith("Schema")]
 
 
 def test_every_kind_of_event_is_described() -> None:

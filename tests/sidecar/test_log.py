@@ -106,7 +106,7 @@ def test_what_fires_says_what_to_do_first_and_what_explains_it() -> None:
     log.log_changes(before, after, changes)
     told = {line["symptom"]: line for line in map(json.loads, stream.getvalue().splitlines())}
     for one in findings(after):
-        assert told[one.symptom.id]["first_action"] == one.actions[0]
+        assert told[one.symptom.id]["first_action"] == one.advice.actions[0].sentence
         assert told[one.symptom.id].get("explained_by", []) == list(one.explained_by)
 
 

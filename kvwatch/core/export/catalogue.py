@@ -431,7 +431,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _of_target(
         "scrape_interval_seconds",
-        "Present interval between scrapes. The duty cycle and the back-off after failures lengthen it.",
+        "Current interval between scrapes. The duty cycle and the back-off after failures lengthen it.",
         lambda r: r.state.last.interval_s if r.state.last else None,
     ),
     _of_target(
@@ -461,7 +461,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _of_target(
         "poll_errors_total",
-        "Errors of kvwatch itself while polling. Each one is a bug.",
+        "Internal errors of kvwatch while polling. Each one is a bug.",
         lambda r: r.unexpected_errors,
         type=_C,
         volatile=True,
@@ -473,7 +473,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     _of_target(
         "engines",
-        "Engines of the target, including those that left the page within the history; at most 256.",
+        "Engines of the target, including those that disappeared from its metrics within the history; at most"
+        " 256.",
         lambda r: len(r.state.engines),
     ),
     _of_target(
@@ -484,7 +485,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "core_signal_missing",
-        "1 if a signal is missing without which the regime is unknown.",
+        "1 if a signal that the regime requires is missing, else 0.",
         (*ENGINE, "signal"),
         _core_missing,
     ),
@@ -505,7 +506,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "config_last_reload_success_timestamp_seconds",
-        "When the present settings were read, unix seconds.",
+        "When the current settings were read, unix seconds.",
         (),
         reloads=_last_reloaded,
         volatile=True,
@@ -513,13 +514,14 @@ METRICS: tuple[Metric, ...] = (
     # -- time and regimes -----------------------------------------------------------------------------------
     _regime(
         "regime",
-        "1 for the present regime: why requests wait, if they do.",
+        "1 for the current regime: why requests wait, if they do.",
         (*ENGINE, "regime"),
         _regime_now,
     ),
     _regime(
         "regime_seconds_total",
-        "Seconds in each regime; they add up to the time watched. Without model_name while no engine is known.",
+        "Seconds in each regime; they add up to the time watched. The label model_name is empty while no engine"
+        " is known.",
         (*ENGINE, "regime"),
         _regime_seconds,
         type=_C,
@@ -569,8 +571,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     _symptom(
         "symptom_evidence",
-        "The numbers that made a symptom fire, by name, in the unit that the name ends in; only while it fires. Text"
-        " is in the label text, with 1 as the value.",
+        "The numbers that made a symptom fire, by name, in the unit that the name ends in; only while it fires."
+        " Evidence that is text is in the label text, with the value 1.",
         (*ENGINE, "symptom", "evidence", "text"),
         _symptom_evidence,
     ),
@@ -583,7 +585,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     _symptom(
         "symptom_explained",
-        "1 while the symptom fires and another firing symptom causes it: fix that first; this should not page.",
+        "1 while the symptom fires and another firing symptom covers it. Fix that one first; this one should"
+        " not page.",
         (*ENGINE, "symptom"),
         _symptom_explained,
     ),
@@ -610,13 +613,13 @@ METRICS: tuple[Metric, ...] = (
     *(_signal_row(signal) for signal in SIGNALS if signal.kind is not SignalKind.INFO),
     _signal(
         "cache_config_info",
-        "1; vLLM's generation and cache configuration are labels, empty if unknown.",
+        "Always 1. vLLM's generation and cache configuration are labels, empty if unknown.",
         (*ENGINE, "generation", *_CONFIG_FACTS),
         _config,
     ),
     _signal(
         "server_info",
-        "1; vLLM's version is a label.",
+        "Always 1. vLLM's version is a label.",
         (*TARGET, "version"),
         _server_info,
     ),
@@ -637,36 +640,38 @@ METRICS: tuple[Metric, ...] = (
         "Part of the score: time-weighted 90th percentile of KV cache usage.",
     ),
     _derived_row(
-        "cache_pressure_queueing_ratio", "Part of the score: share of time with requests waiting for cache."
+        "cache_pressure_queueing_ratio",
+        "Part of the score: share of time with requests waiting for the cache.",
     ),
     _derived_row(
         "cache_pressure_preemption_ratio",
-        "Part of the score: preemptions / (preemptions + finished requests), 1 from 10 % on.",
+        "Part of the score: preemptions / (preemptions + finished requests); it reaches 1 at 10 %.",
     ),
     _derived_row(
         "kv_cache_demand_ratio",
         "KV cache usage x (running + waiting) / running, 1 min average: the share of the cache that all running and"
-        " waiting requests need at the present mean footprint. 1.0 is exactly full.",
+        " waiting requests need at the current mean footprint. 1.0 is exactly full.",
     ),
     _derived_row(
         "kv_cache_usage_peak_1m_ratio",
         "Highest KV cache usage in any scrape of kvwatch within the last minute.",
     ),
-    _derived_row("requests_waiting_peak_1m", "Most requests waiting within the last minute."),
+    _derived_row("requests_waiting_peak_1m", "Highest number of waiting requests within the last minute."),
     _derived_row("kv_cache_capacity_tokens", "Tokens that the KV cache holds."),
     _derived_row(
         "prefix_cache_hit_ratio",
-        "Hit tokens / queried tokens of the local prefix cache over 5 min. See prefix_cache_hit_ratio_trusted.",
+        "Prefix cache hit rate: hit tokens / looked-up tokens of the local cache over 5 min. See"
+        " prefix_cache_hit_ratio_trusted.",
     ),
     _derived_row(
         "external_prefix_cache_hit_ratio",
-        "Hit tokens / queried tokens of an external cache (a connector) over 5 min. Queried tokens are those that the"
-        " local cache did not hold; before vLLM 0.16, the whole prompt.",
+        "Hit tokens / looked-up tokens of an external cache (a connector) over 5 min. Only tokens that the"
+        " local cache does not hold are looked up; before vLLM 0.16, the whole prompt.",
     ),
     Metric(
         "prefix_cache_hit_ratio_trusted",
-        "0 if the hit ratio is not reliable: look-ups ran ahead of prompt tokens, or preempted requests found their"
-        " own blocks.",
+        "0 if the prefix cache hit rate is not reliable: more tokens were looked up than prompts have, or"
+        " preempted requests found their own blocks. Else 1.",
         ENGINE,
         _each(_hit_ratio_trusted),
         group=MetricGroup.DERIVED,
@@ -680,21 +685,20 @@ METRICS: tuple[Metric, ...] = (
     _derived_row("generation_tokens_per_second", "Generated tokens per second over 1 min."),
     _derived_row(
         "last_progress_age_seconds",
-        "Time since any counter of progress, or the KV cache usage, last changed.",
+        "Time since a counter of progress or KV cache usage last changed.",
     ),
     *(
-        _percentile_row(
-            name, f"Percentiles of {signal.replace('_', ' ').removesuffix(' seconds')} over 5 min."
-        )
+        _percentile_row(name, f"Percentiles of {signal.removesuffix('_seconds')} over 5 min.")
         for signal, name in LATENCIES.items()
     ),
     *(
-        _percentile_row(name, f"Percentiles of {signal.replace('_', ' ')}, of requests finished within 1 h.")
+        _percentile_row(name, f"Percentiles of {signal}, of the requests that finished within 1 h.")
         for signal, name in LENGTHS.items()
     ),
     _percentile_row(
         TOTAL_LENGTH,
-        "Upper estimate of prompt plus generated tokens within 1 h: the sum of the two percentiles.",
+        "Upper estimate of prompt plus generated tokens, of the requests that finished within 1 h: the sum of"
+        " the two percentiles.",
     ),
     # -- GPUs -----------------------------------------------------------------------------------------------
     _gpu_row(
@@ -710,7 +714,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gpu_row(
         "gpu_utilization_ratio",
-        "Share of time in which anything ran on the GPU, however little, 0-1. 1 proves nothing; a low value does.",
+        "Share of time in which any kernel ran on the GPU, 0-1. A low value shows that the GPU idles; 1 does"
+        " not show that it is well used.",
         lambda gpu: gpu.utilization,
     ),
     _gpu_row("gpu_memory_used_bytes", "Used GPU memory.", lambda gpu: gpu.memory_used_bytes),
@@ -725,7 +730,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gpu(
         "gpu_readings_total",
-        "Readings of the target's GPUs by outcome, ok or failed; no sample without a source.",
+        "Readings of the target's GPUs by outcome, ok or failed; no sample without a source of GPU data.",
         (*TARGET, "outcome"),
         _gpu_readings,
         type=_C,
@@ -740,7 +745,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _notify(
         "notify_last_success_timestamp_seconds",
-        "When an Alertmanager last accepted alerts, unix seconds. While nothing fires, none are posted.",
+        "When an Alertmanager last accepted alerts, unix seconds. While nothing fires, kvwatch posts none.",
         ("alertmanager",),
         deliveries=_last_notified,
     ),

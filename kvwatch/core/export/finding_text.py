@@ -42,7 +42,8 @@ class FindingText:
     def explanation(self) -> str:
         """What to fix first; empty if no other symptom explains this one."""
         causes = " and ".join(self.explained_by)
-        return f"Caused by {causes}: fix that first." if causes else ""
+        which = "that" if len(self.explained_by) == 1 else "those"
+        return f"Caused by {causes}: fix {which} first." if causes else ""
 
     def evidence_line(self, limit: int | None = None) -> str:
         """The evidence in one line; with `limit` its first numbers that are known."""

@@ -36,15 +36,15 @@ class Regime(StrEnum):
 
 
 MEANING: Mapping[Regime, str] = {
-    Regime.IDLE: "nothing runs, nothing waits",
-    Regime.FLOWING: "requests run, none waits, the cache has room",
-    Regime.FULL: "requests run, none waits, the cache is full",
+    Regime.IDLE: "no request runs or waits",
+    Regime.FLOWING: "requests run, no request waits, the cache has room",
+    Regime.FULL: "requests run, no request waits, the cache is full",
     Regime.KV_LIMITED: "requests wait for KV cache blocks",
     Regime.SEQUENCE_LIMITED: "requests wait for a batch slot",
     Regime.PREFILL_LIMITED: "requests wait for prefill",
     Regime.DEFERRED: "requests wait for a LoRA slot, a KV transfer or a grammar",
-    Regime.STALLED: "requests are in the engine and make no progress",
-    Regime.UNKNOWN: "a signal that is needed is missing",
+    Regime.STALLED: "the engine has requests, and they make no progress",
+    Regime.UNKNOWN: "a required signal is missing",
     Regime.DOWN: "the server is not scraped",
 }
 

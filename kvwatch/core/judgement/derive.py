@@ -167,7 +167,7 @@ def _prefix(
     elif queried is None or hits is None:
         reason = snapshot.missing.get("prefix_cache_queried_tokens_total", "not seen twice yet")
         if "prefix_cache_lifetime_hit_ratio" in snapshot.values:
-            reason = "this vLLM exposes only a hit ratio since its start, which covers no window"
+            reason = "this vLLM exposes only a hit rate since its start, which covers no window"
         builder.unknown[name] = reason
     elif queried <= 0:
         builder.unknown[name] = "no token was looked up in 5 minutes"

@@ -42,27 +42,30 @@ REGIME_THRESHOLDS: tuple[Threshold, ...] = (
     share(
         "regime.full_usage",
         0.95,
-        "From this usage the cache counts as full. vLLM's dashboards turn red at 0.98, but a saturated cache swings"
-        " below 1.0, because each preemption frees a whole request (recorded on vLLM 0.32).",
+        "The cache counts as full at or above this usage. vLLM's dashboards turn red at 0.98, but a saturated"
+        " cache often falls below that, because each preemption frees the blocks of a whole request (recorded"
+        " on vLLM 0.32).",
     ),
     seconds(
         "regime.short_memory",
         15,
-        "The cache still counts as short this long after it was full. Usage dips whenever a request ends or is"
-        " preempted, for up to 7 s on a recorded saturated server.",
+        "Requests count as waiting for the cache up to this long after it was full, had no room for one more"
+        " request, or preempted. Usage dips whenever a request ends or is preempted, for up to 7 s on a"
+        " recorded saturated server.",
         low=1,
     ),
     Threshold(
         "regime.demand",
         1.0,
         "ratio",
-        "At this KV demand ratio the running and waiting requests no longer fit in the cache together.",
+        "At or above this KV demand ratio, the running and waiting requests do not fit in the cache together.",
         high=100,
     ),
     seconds(
         "regime.plateau",
         60,
-        "Without a stated --max-num-seqs, the limit of running requests is inferred from the samples of this time.",
+        "If --max-num-seqs is not set for the target, the limit of running requests is inferred from the"
+        " samples of this time.",
         low=5,
     ),
     share(
@@ -74,8 +77,8 @@ REGIME_THRESHOLDS: tuple[Threshold, ...] = (
     seconds(
         "regime.slot_memory",
         5,
-        "All batch slots still count as taken this long after they were. A slot is empty for one step whenever a"
-        " request ends.",
+        "All batch slots count as taken up to this long after they were. A slot is empty for one step whenever"
+        " a request ends.",
     ),
     seconds(
         "regime.progress_memory",
@@ -92,15 +95,15 @@ REGIME_THRESHOLDS: tuple[Threshold, ...] = (
     seconds(
         "regime.cold_stalled_after",
         300,
-        "The same until the engine has generated its first token or finished its first request. Compiling and"
+        "The same, before the engine has generated its first token or finished its first request. Compiling and"
         " warming up took 89 s in a public report.",
         low=1,
     ),
     seconds(
         "regime.prefill_memory",
         30,
-        "Prefill counts as running this long after prompt tokens last rose. vLLM counts them all at once, at a"
-        " request's first output.",
+        "Prefill counts as running up to this long after the prompt token counter last rose. vLLM counts a"
+        " prompt all at once, at the request's first output.",
         low=1,
     ),
 )
@@ -121,14 +124,15 @@ SYMPTOM_THRESHOLDS: tuple[Threshold, ...] = (
     seconds(
         "symptom.memory",
         5,
-        "A symptom fires only if its condition was seen within this time, so that no burst fires after its end.",
+        "A symptom fires only if its condition was seen within this time, so that a burst does not fire after"
+        " it has ended.",
         low=1,
     ),
     seconds(
         "queue.wait",
         0.5,
-        "Queues for slots, prefill or deferred work are ignored while the mean wait (waiting / finished per second)"
-        " is below this. On a large server some requests have always just arrived.",
+        "Queues for slots, prefill or deferred work are ignored while the mean wait (waiting / finished per"
+        " second) is below this. A busy server always has some requests that have just arrived.",
     ),
 )
 
@@ -137,17 +141,17 @@ DERIVED_THRESHOLDS: tuple[Threshold, ...] = (
         "hit_ratio.overrun",
         1.2,
         "ratio",
-        "The prefix cache hit ratio is untrusted above this many looked-up tokens per prompt token, in-flight"
-        " requests aside. Up to vLLM 0.26 every scheduling attempt counts as a look-up, so look-ups run away under"
-        " pressure.",
+        "The prefix cache hit rate is not trusted above this many looked-up tokens per prompt token, not"
+        " counting requests in flight. Up to vLLM 0.26, every scheduling attempt counts as a look-up, so under"
+        " pressure look-ups far exceed prompt tokens.",
         low=1,
         high=100,
     ),
     share(
         "score.preemption_full",
         0.1,
-        "The preemption part of the pressure score has its full weight at this value of preemptions / (preemptions +"
-        " finished requests).",
+        "The preemption part of the cache-pressure score reaches 1 at this value of preemptions / (preemptions"
+        " + finished requests).",
     ),
 )
 

@@ -91,7 +91,7 @@ SIGNALS: tuple[Signal, ...] = (
     _gauge(
         "requests_waiting_by_reason",
         "requests_waiting by reason: capacity (a slot, blocks or token budget) and deferred (LoRA slot, KV"
-        " transfer, grammar). Do not add them to requests_waiting.",
+        " transfer, grammar). They are part of requests_waiting; do not add them to it.",
         dimension="reason",
     ),
     _gauge("requests_swapped", "Requests swapped out to CPU memory (v0 engine only)."),
@@ -112,8 +112,8 @@ SIGNALS: tuple[Signal, ...] = (
     # -- work -------------------------------------------------------------------------------------------
     _counter(
         "preemptions_total",
-        "Preemptions. vLLM's v1 engine counts one at the request's next output: late, or never if the request was"
-        " aborted.",
+        "Preemptions. vLLM's v1 engine counts one only at the request's next output, and never if the request"
+        " is aborted.",
         windowed=(Windowed("preemptions"),),
     ),
     _counter(
@@ -155,7 +155,7 @@ SIGNALS: tuple[Signal, ...] = (
     # -- prefix cache -----------------------------------------------------------------------------------
     _counter(
         "prefix_cache_queried_tokens_total",
-        "Tokens looked up in the local prefix cache: once per request since vLLM 0.27, before that at every"
+        "Tokens looked up in the local prefix cache: since vLLM 0.27 once per request, before that at every"
         " attempt to schedule it.",
         windowed=(_TOKENS,),
     ),
@@ -175,36 +175,37 @@ SIGNALS: tuple[Signal, ...] = (
         dimension="tier",
         slow=True,
     ),
-    _counter("kv_offload_loaded_bytes_total", "KV cache bytes loaded from the offload tier.", slow=True),
-    _counter("kv_offload_stored_bytes_total", "KV cache bytes stored in the offload tier.", slow=True),
+    _counter("kv_offload_loaded_bytes_total", "Bytes of KV cache loaded from the offload tier.", slow=True),
+    _counter("kv_offload_stored_bytes_total", "Bytes of KV cache stored in the offload tier.", slow=True),
     _counter(
         "kv_offload_skipped_stores_total",
-        "Times that KV cache was not offloaded because the tier was full.",
+        "Stores skipped because the offload tier was full.",
         slow=True,
     ),
     _gauge(
         "prefix_cache_lifetime_hit_ratio",
-        "The v0 engine's own prefix hit ratio since its start, 0-1. Shown but not judged: it covers no window.",
+        "The v0 engine's own prefix cache hit rate since its start, 0-1. It is exported but not judged, because"
+        " it covers no window.",
         slow=True,
         high=1.0,
     ),
-    _counter("multimodal_cache_queried_items_total", "Multimodal cache: items looked up.", slow=True),
-    _counter("multimodal_cache_hit_items_total", "Multimodal cache: items found.", slow=True),
+    _counter("multimodal_cache_queried_items_total", "Items looked up in the multimodal cache.", slow=True),
+    _counter("multimodal_cache_hit_items_total", "Items found in the multimodal cache.", slow=True),
     # -- speculative decoding ---------------------------------------------------------------------------
     _counter("spec_decode_draft_tokens_total", "Draft tokens proposed.", slow=True),
     _counter("spec_decode_accepted_tokens_total", "Draft tokens accepted.", slow=True),
     # -- latencies and lengths ----------------------------------------------------------------------------
-    _histogram("time_to_first_token_seconds", "Arrival to first output, one observation per request."),
+    _histogram("time_to_first_token_seconds", "Arrival to first token, one observation per request."),
     _histogram(
         "inter_token_latency_seconds",
-        "Time between two outputs of a request; with speculative decoding an output is several tokens.",
+        "Time between two outputs of a request. With speculative decoding, one output can have several tokens.",
     ),
     _histogram("e2e_request_latency_seconds", "Arrival to last token, of finished requests."),
     _histogram("request_queue_time_seconds", "First queued to first scheduled, of finished requests."),
     _histogram("request_prefill_time_seconds", "First scheduled to first token, of finished requests."),
     _histogram(
         "request_decode_time_seconds",
-        "First to last token, of finished requests; preemptions in between are included.",
+        "First to last token, of finished requests. It includes preemptions in between.",
     ),
     _histogram(
         "request_prompt_tokens",

@@ -39,9 +39,9 @@ def threshold_step(threshold: str, colour: str = ACT) -> ThresholdStep:
     return ThresholdStep(LIMITS[threshold], colour)
 
 
-def threshold_text(threshold: str) -> str:
-    """The threshold and its default, for a description."""
-    return f"`{threshold}` ({LIMITS[threshold]:g})"
+def threshold_text(threshold: str, unit: str = "") -> str:
+    """The threshold and its default with `unit`, for a description."""
+    return f"`{threshold}` ({LIMITS[threshold]:g}{unit})"
 
 
 # -- variables and annotations -----------------------------------------------------------------------------------
@@ -153,12 +153,12 @@ def time_by_regime(scope: QueryScope, *, size: tuple[int, int]) -> Panel:
         "Time by regime",
         {"{{regime}}": regime_share(scope)},
         "Share of time in each regime, from every sample of kvwatch. kv_limited: requests wait for the cache"
-        " (more KV memory, shorter requests). sequence_limited: for a slot (raise --max-num-seqs)."
-        " prefill_limited: for prefill (prefix reuse, replicas). deferred: for LoRA, a KV transfer or a grammar."
-        " flowing, full: nothing waits.",
+        " (shorter requests, more replicas or a larger cache help). sequence_limited: for a batch slot (raise"
+        " --max-num-seqs). prefill_limited: for prefill (prefix reuse or more replicas help). deferred: for a"
+        " LoRA slot, a KV transfer or a grammar. flowing, full: no request waits.",
         unit="percentunit",
         colours=REGIME,
         high=1,
-        absent="Not watched at that time",
+        absent="Not watched at this time",
         size=size,
     )

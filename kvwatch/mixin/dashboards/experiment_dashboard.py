@@ -89,7 +89,7 @@ def _totals(scope: QueryScope) -> tuple[Panel, ...]:
         stat(
             "Latency, p95 of the range",
             {legend: scope.quantile(0.95, name, window=RANGE) for legend, name in latencies.items()},
-            "p95 over all requests of the shown time range. Interpolated within vLLM's buckets: differences"
+            "p95 over all requests of the shown time range, interpolated within vLLM's buckets. Differences"
             " within one bucket mean nothing.",
             unit="s",
             size=(12, 4),
@@ -101,13 +101,13 @@ def _totals(scope: QueryScope) -> tuple[Panel, ...]:
             {
                 "generated tokens/s": total(rate("generation_tokens_total")),
                 "requests/s": total(rate("requests_finished_total")),
-                "tokens per answer": scope.mean("request_generation_tokens", window=RANGE),
+                "tokens per output": scope.mean("request_generation_tokens", window=RANGE),
                 "preemptions per request": scope.rate_ratio(
                     "preemptions_total", "requests_finished_total", window=RANGE
                 ),
             },
             "Throughput, mean output length and preemptions per finished request over the shown time range. If"
-            " lengths differ, no other number is comparable.",
+            " lengths differ, the other numbers are not comparable.",
             unit="short",
             size=(12, 4),
             base=SKY,
@@ -116,11 +116,11 @@ def _totals(scope: QueryScope) -> tuple[Panel, ...]:
         stat(
             "Cache over the range",
             {
-                "hit ratio": scope.hit_ratio(window=RANGE),
-                "time nearly full": ratio(nearly_full, rate("regime_seconds_total")),
+                "hit rate": scope.hit_ratio(window=RANGE),
+                "time at ≥ 95 % usage": ratio(nearly_full, rate("regime_seconds_total")),
             },
-            "Prefix cache tokens found / looked up, and share of time with usage of at least 95 %, over the shown"
-            " time range.",
+            "Prefix cache hit rate (tokens found / looked up), and share of time with KV cache usage of at"
+            " least 95 %, over the shown time range.",
             unit="percentunit",
             size=(12, 4),
             base=SKY,
@@ -134,7 +134,8 @@ def _load(scope: QueryScope) -> tuple[Panel, ...]:
         graph(
             "Finished requests per second",
             {"finished": total(scope.rate("requests_finished_total"))},
-            "All outcomes. If A and B differ here, the load may explain the differences below.",
+            "Finished requests of all reasons. If A and B differ here, the load may be the cause of the"
+            " differences below.",
             unit="reqps",
             size=(12, 6),
             colours={"finished": BLUE},
@@ -145,7 +146,8 @@ def _load(scope: QueryScope) -> tuple[Panel, ...]:
                 "prompt": scope.mean("request_prompt_tokens"),
                 "generated": scope.mean("request_generation_tokens"),
             },
-            "Mean lengths of finished requests. Longer requests need more cache and time, whatever was changed.",
+            "Mean lengths of finished requests. Longer requests need more cache and more time, whichever option"
+            " changed.",
             unit="short",
             size=(12, 6),
             colours={"prompt": ORANGE, "generated": BLUE},
@@ -171,7 +173,7 @@ def _latency(scope: QueryScope) -> tuple[Panel, ...]:
         return graph(
             title,
             {f"p{q * 100:g}": scope.quantile(q, name) for q in (0.5, 0.95)},
-            f"{text} The line is at {threshold_text(threshold)} s.",
+            f"{text} The line marks the threshold {threshold_text(threshold, ' s')}.",
             unit="s",
             size=(12, 6),
             steps=(threshold_step(threshold),),
@@ -185,7 +187,7 @@ def _latency(scope: QueryScope) -> tuple[Panel, ...]:
         quantiles(
             "inter_token_latency_seconds",
             "Inter-token latency",
-            "The cost of more slots: watch it after raising --max-num-seqs.",
+            "It grows with the batch: watch it after raising --max-num-seqs.",
             "ttft_high.inter_token",
         ),
     )
@@ -196,7 +198,8 @@ def _cache(scope: QueryScope) -> tuple[Panel, ...]:
         ratio_panel(
             "KV cache usage, peaks of 1 min",
             {"peak": highest(scope("kv_cache_usage_peak_1m_ratio"))},
-            f"Fullest engine, from every scrape of kvwatch. Full from {threshold_text('regime.full_usage')}.",
+            "Fullest engine, from every scrape of kvwatch. The cache counts as full at"
+            f" {threshold_text('regime.full_usage')} and above.",
             size=(12, 6),
             steps=(threshold_step("regime.full_usage"),),
             colours={"peak": BLUE},
@@ -204,17 +207,18 @@ def _cache(scope: QueryScope) -> tuple[Panel, ...]:
         graph(
             "KV cache demand",
             {"demand": highest(scope("kv_cache_demand_ratio"))},
-            "1 is exactly full. A larger cache, shorter requests or a smaller KV dtype lower it.",
+            "1: the running and waiting requests exactly fill the cache. A larger cache, shorter requests or a"
+            " smaller KV dtype lower it.",
             size=(12, 6),
             steps=(threshold_step("regime.demand"),),
             colours={"demand": BLUE},
             decimals=1,
         ),
         ratio_panel(
-            "Prefix cache hit ratio",
-            {"hit ratio": scope.hit_ratio()},
+            "Prefix cache hit rate",
+            {"hit rate": scope.hit_ratio()},
             "Tokens found / tokens looked up.",
             size=(12, 6),
-            colours={"hit ratio": BLUE},
+            colours={"hit rate": BLUE},
         ),
     )

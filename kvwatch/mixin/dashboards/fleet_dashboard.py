@@ -40,7 +40,7 @@ def dashboard(options: Options) -> Dashboard:
     return Dashboard(
         FLEET_UID,
         "kvwatch / Fleet",
-        "Many vLLM servers: which are worst, which models wait and for what, how much capacity is missing.",
+        "Many vLLM servers: the worst ones, the models whose requests wait, and the missing capacity.",
         (
             PanelRow("Which servers are worst?", (*_summary(scope), *_tables(scope, options))),
             model_panels.waiting(scope),
@@ -71,7 +71,8 @@ def _summary(scope: QueryScope) -> tuple[Panel, ...]:
         bars(
             "Engines by regime now",
             {"{{regime}}": total(f"{scope.or_server('regime')} == 1", "regime")},
-            "Number of engines in each regime now. A regime ending in _limited names what requests wait for.",
+            "Number of engines in each regime now. A regime that ends in _limited names the resource that"
+            " requests wait for.",
             size=(9, 4),
             colours=REGIME,
             absent=NO_KVWATCH,
@@ -82,7 +83,7 @@ def _summary(scope: QueryScope) -> tuple[Panel, ...]:
                 "{{severity}}": f"count by (severity) (\n({fires} == 1)\n"
                 f"* on ({SERVER}, symptom) group_left (severity) {scope('symptom_info')})"
             },
-            "Firing symptoms, counted once per server, effects included.",
+            "Firing symptoms, each counted once per server. Symptoms that another one covers are included.",
             size=(10, 4),
             colours=SEVERITY,
             names=True,
@@ -103,11 +104,11 @@ def _tables(scope: QueryScope, options: Options) -> tuple[Panel, ...]:
                 "demand": highest(scope("kv_cache_demand_ratio"), MODEL),
                 "peak": highest(scope("kv_cache_usage_peak_1m_ratio"), MODEL),
                 "waiting": total(scope("requests_waiting"), MODEL),
-                "hit ratio": scope.hit_ratio(MODEL),
+                "hit rate": scope.hit_ratio(MODEL),
             },
-            "One line per model on a server, highest cache pressure first. A click on a server opens its dashboard."
-            " Limited: share of time in which requests waited for the cache, a slot or prefill. Demand: 1 is exactly"
-            " full.",
+            "One line per model on a server, highest cache-pressure score first. Click a server to open its"
+            " dashboard. Limited: share of time in which requests waited for the cache, a slot or prefill."
+            " Demand: 1 is exactly full.",
             size=(13, 8),
             columns=(
                 _SERVER_COLUMN,
@@ -117,17 +118,17 @@ def _tables(scope: QueryScope, options: Options) -> tuple[Panel, ...]:
                 Column("demand", decimals=2, width=85, steps=(threshold_step("regime.demand"),)),
                 percent_column("peak", 75, threshold_step("regime.full_usage", LOOK)),
                 Column("waiting", width=80),
-                percent_column("hit ratio", 90),
+                percent_column("hit rate", 90),
             ),
             sort="score",
-            absent="No server answers",
+            absent="No server is reachable",
         ),
         firing_symptoms(scope, options, size=(11, 8), where=server_column(130)),
         table(
             "Unreachable servers",
             {"failed scrapes": f"{failed} > 0\nand on ({SERVER}) ({scope('up')} == 0)"},
-            "Servers whose last scrape failed, by kind of failure: refused, timeout, DNS, and others. Nothing"
-            " else is known about them.",
+            "Servers whose last scrape failed, by kind of failure (refused, timeout, DNS and others). kvwatch"
+            " knows nothing else about them.",
             size=(24, 5),
             columns=(
                 _SERVER_COLUMN,
@@ -136,7 +137,7 @@ def _tables(scope: QueryScope, options: Options) -> tuple[Panel, ...]:
                 Column("failed scrapes", decimals=0, width=130),
             ),
             sort="failed scrapes",
-            absent="All servers answer",
+            absent="All servers are reachable",
         ),
     )
 
@@ -149,8 +150,8 @@ def _availability(scope: QueryScope) -> PanelRow:
             table(
                 "Restarts of vLLM",
                 {"restarts": f"{restarts} > 0"},
-                "Restarts in the shown time range, most first. High cache pressure just before one points to"
-                " memory: see engine_restarted.",
+                "Restarts in the shown time range, most first. High cache pressure just before a restart"
+                " suggests that memory ran out: see engine_restarted.",
                 columns=(
                     _SERVER_COLUMN,
                     Column("instance", "watched by"),
@@ -176,7 +177,7 @@ def _availability(scope: QueryScope) -> PanelRow:
             table(
                 "vLLM releases",
                 {"servers": f"count by (version) ({scope('server_info')})"},
-                "Number of servers by vLLM release, if kvwatch may read /version.",
+                "Number of servers by vLLM release, if kvwatch can read /version.",
                 size=(12, 6),
                 columns=(Column("version"), Column("servers", width=100)),
                 sort="servers",
@@ -184,8 +185,8 @@ def _availability(scope: QueryScope) -> PanelRow:
             table(
                 "Missing signals",
                 {"engines": total(f"{scope('core_signal_missing')} == 1", f"{SERVER}, signal")},
-                "Signals missing on servers that answer, without which the regime is unknown. A new release has"
-                " renamed them, or an old one lacks them.",
+                "Signals that the regime requires, missing on reachable servers. Either a new release renamed"
+                " them, or an old one does not have them.",
                 size=(12, 6),
                 columns=(_SERVER_COLUMN, Column("signal"), Column("engines", width=100)),
                 sort="engines",

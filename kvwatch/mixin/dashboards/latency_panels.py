@@ -15,8 +15,8 @@ def row(scope: QueryScope) -> PanelRow:
         return graph(
             title,
             {legend: scope.quantile(q, name) for q, legend, _ in _QUANTILES},
-            f"{text} Interpolated within vLLM's buckets. Choose servers of one vLLM release: buckets differ between"
-            " releases. Requests that clients aborted are not included.",
+            f"{text} Interpolated within vLLM's buckets. Select servers of one vLLM release: buckets differ"
+            " between releases. Requests that clients aborted are not included.",
             unit="s",
             size=(6, 7),
             steps=(threshold_step(threshold, LOOK),) if threshold else (),
@@ -29,14 +29,14 @@ def row(scope: QueryScope) -> PanelRow:
             quantiles(
                 "time_to_first_token_seconds",
                 "Time to first token",
-                f"Queue plus prefill. High if p95 reaches {threshold_text('ttft_high.seconds')} s.",
+                f"Queue plus prefill. High if p95 is at least {threshold_text('ttft_high.seconds', ' s')}.",
                 "ttft_high.seconds",
             ),
             quantiles(
                 "inter_token_latency_seconds",
                 "Inter-token latency",
-                f"Slow from {threshold_text('ttft_high.inter_token')} s: the batch is too large for the GPU, or"
-                " prefill of other requests interrupts decoding.",
+                f"Above {threshold_text('ttft_high.inter_token', ' s')}, the batch is too large for the GPU, or"
+                " prefill of other requests slows decoding.",
                 "ttft_high.inter_token",
             ),
             quantiles(
@@ -47,13 +47,14 @@ def row(scope: QueryScope) -> PanelRow:
             quantiles(
                 "request_prefill_time_seconds",
                 "Prefill time",
-                "From the first scheduling to the first token. Long: prompts are long and share little.",
+                "From the first scheduling to the first token. If it is long, prompts are long and few of their"
+                " tokens are cached.",
             ),
             heatmap(
                 "Distribution of the time to first token",
                 {"{{le}}": total(scope.increase("time_to_first_token_seconds_bucket"), "le")},
-                "First tokens by vLLM's buckets. Two bands are two kinds of requests, or two servers, which a"
-                " quantile hides.",
+                "First tokens by vLLM's buckets. Two bands are two kinds of requests, or two servers. A"
+                " quantile hides them.",
                 unit="s",
                 size=(12, 7),
             ),
@@ -63,8 +64,8 @@ def row(scope: QueryScope) -> PanelRow:
                     "queue": scope.mean("request_queue_time_seconds"),
                     "prefill": scope.mean("request_prefill_time_seconds"),
                 },
-                "Mean seconds in queue and prefill. Start with the longer part. Queue: more capacity of what the"
-                " regime names. Prefill: shorter prompts, prefix reuse.",
+                "Mean seconds in queue and prefill. Start with the longer part. Queue: add the resource that"
+                " the regime names. Prefill: shorten prompts, or reuse prefixes.",
                 unit="s",
                 size=(6, 7),
                 colours={"queue": ORANGE, "prefill": BLUE},
@@ -75,7 +76,7 @@ def row(scope: QueryScope) -> PanelRow:
                     "end to end": scope.mean("e2e_request_latency_seconds"),
                     "decode": scope.mean("request_decode_time_seconds"),
                 },
-                "From arrival to the last token, and the decode part of it. Both grow with the output length, so"
+                "From arrival to the last token, and its decode part. Both grow with the output length, so"
                 " compare them only under the same load.",
                 unit="s",
                 size=(6, 7),

@@ -40,27 +40,28 @@ def gpu(scope: QueryScope) -> PanelRow:
             each_gpu(
                 "gpu_sm_active_ratio",
                 "SMs active",
-                "Mean share of the GPU's processors (SMs) that had work (DCGM). Under load with an empty cache, below"
-                f" {threshold_text('gpu_underused.active')} means that the server can take more requests.",
+                "Mean share of the GPU's processors (SMs) that had work (DCGM). Below"
+                f" {threshold_text('gpu_underused.active')} under load with a nearly empty cache, the server can"
+                " take more requests.",
                 (ThresholdStep(0, LOOK), ThresholdStep(LIMITS["gpu_underused.active"], GOOD)),
             ),
             each_gpu(
                 "gpu_dram_active_ratio",
                 "Memory bandwidth active",
-                "Share of time in which the GPU's memory transferred data (DCGM). It limits decoding: near the"
-                " top, more concurrent requests cost little.",
+                "Share of time in which the GPU's memory transferred data (DCGM). Memory bandwidth is the usual"
+                " limit of decoding.",
             ),
             each_gpu(
                 "gpu_utilization_ratio",
                 "GPU utilization",
-                "Share of time in which any kernel ran. 100 % does not show that the GPU is well used, nor that"
-                " the engine is alive. A low value shows that the GPU idles.",
+                "Share of time in which any kernel ran. A low value shows that the GPU idles. 100 % shows"
+                " neither that the GPU is well used nor that the engine makes progress.",
             ),
             graph(
                 "GPU memory",
                 {"used": used, "total": f"{used} + {free}"},
-                "vLLM allocates its share at the start, so the line is flat however full the cache is. Free"
-                " memory can become KV cache: --gpu-memory-utilization.",
+                "vLLM allocates its share at the start, so the line is flat even if the cache fills up."
+                " --gpu-memory-utilization turns free memory into KV cache.",
                 unit="bytes",
                 size=(6, 7),
                 colours={"used": BLUE, "total": ORANGE},
@@ -79,7 +80,7 @@ def cost(scope: QueryScope) -> PanelRow:
             graph(
                 "Share of vLLM's time",
                 {"{{target}}": highest(f"{scope('scrape_duration_seconds')} / {interval}", "target")},
-                "Time that vLLM takes to answer a scrape / scrape interval. kvwatch lengthens its interval to"
+                "Duration of a scrape / scrape interval. kvwatch lengthens its interval to"
                 f" keep this below its duty cycle (default {_DUTY_CYCLE:.0%}).",
                 unit="percentunit",
                 size=(6, 7),
@@ -88,7 +89,7 @@ def cost(scope: QueryScope) -> PanelRow:
             graph(
                 "Scrape interval and age of the data",
                 {"interval": highest(interval), "age of the data": highest(scope("data_age_seconds"))},
-                "Current scrape interval, and age of what kvwatch shows. If the age grows while scrapes succeed,"
+                "Current scrape interval, and age of the newest data. If the age grows while scrapes succeed,"
                 " kvwatch has stopped polling.",
                 unit="s",
                 size=(6, 7),
@@ -97,7 +98,7 @@ def cost(scope: QueryScope) -> PanelRow:
             stacked(
                 "Failed scrapes",
                 {"{{outcome}}": total(scope.rate("scrapes_total", 'outcome!="ok"'), "outcome")},
-                "Failed scrapes of vLLM per second, by kind of failure. kvwatch sees nothing of the time between.",
+                "Failed scrapes of vLLM per second, by kind of failure. kvwatch has no data for that time.",
                 unit="cps",
                 size=(6, 7),
             ),
@@ -116,7 +117,7 @@ def cost(scope: QueryScope) -> PanelRow:
             graph(
                 "Memory of kvwatch",
                 {"{{instance}}": total(scope.process("process_resident_memory_bytes"), "instance")},
-                "Resident memory of each kvwatch. It should be flat.",
+                "Resident memory of each kvwatch. It should stay flat.",
                 unit="bytes",
                 size=(6, 7),
                 absent=NO_KVWATCH,
@@ -124,7 +125,7 @@ def cost(scope: QueryScope) -> PanelRow:
             graph(
                 "Scrape size",
                 {"{{target}}": highest(scope("scrape_body_bytes"), "target")},
-                "Bytes of vLLM's last answer. Small if vLLM can return selected metrics only.",
+                "Bytes of the last scraped page. It is small if vLLM can return selected metrics only.",
                 unit="bytes",
                 size=(6, 7),
             ),
@@ -139,8 +140,8 @@ def cost(scope: QueryScope) -> PanelRow:
             stat(
                 "Core signals missing",
                 {"missing": total(scope("core_signal_missing"))},
-                "Missing signals without which the regime is unknown, over all engines. Not 0: this vLLM has renamed"
-                " them, or is too old.",
+                "Missing signals that the regime requires, over all engines. If it is not 0, this vLLM has"
+                " renamed them, or is too old.",
                 size=(3, 7),
                 steps=(ThresholdStep(1, ACT),),
                 decimals=0,

@@ -15,13 +15,14 @@ def waiting(scope: QueryScope) -> PanelRow:
             stacked(
                 "Time by regime: $model_name",
                 {"{{regime}}": regime_share(scope, model=True)},
-                "Share of time of this model's engines in each regime. kv_limited: more cache or shorter requests."
-                " sequence_limited: more slots. prefill_limited: prefix reuse or replicas. down, unknown: no data.",
+                "Share of time of this model's engines in each regime. kv_limited: shorter requests, more"
+                " replicas or a larger cache help. sequence_limited: more slots. prefill_limited: prefix reuse"
+                " or more replicas. down, unknown: no data.",
                 unit="percentunit",
                 size=(24, 7),
                 colours=REGIME,
                 high=1,
-                absent="Not watched at that time",
+                absent="Not watched at this time",
                 repeat="model_name",
             ),
         ),
@@ -43,38 +44,39 @@ def capacity(scope: QueryScope) -> PanelRow:
             graph(
                 "Demand / capacity",
                 {"{{model_name}}": f"{total(needed, model)}\n/\n{total(available, model)}"},
-                "KV cache tokens that all running and waiting requests need / capacity, over engines that export"
-                " both. 1.5: half as many engines again are needed. Well below 1 all day: there are too many."
-                " Suited to autoscaling.",
+                "KV cache tokens that all running and waiting requests need / capacity, over engines that"
+                " export both. 1.5: the model needs 1.5 times as many engines. Well below 1 all day: it has too"
+                " many. Use it for autoscaling.",
                 steps=(threshold_step("regime.demand"),),
                 decimals=1,
             ),
             graph(
                 "Tokens needed and available",
                 {"needed": total(needed), "available": total(available)},
-                "Demand and capacity in tokens, over all chosen models.",
+                "Demand and capacity in tokens, over all selected models.",
                 unit="short",
                 colours={"needed": ORANGE, "available": BLUE},
             ),
             graph(
                 "Engines",
                 {"{{model_name}}": f"count by (model_name) ({scope('requests_running')})"},
-                "Engines that answer, by model. Unreachable engines are not counted.",
+                "Reachable engines, by model.",
             ),
             ratio_panel(
-                "Prefix cache hit ratio",
+                "Prefix cache hit rate",
                 {
                     "{{model_name}}": f"{total(f'{hits} and {trusted}', model)}\n/\n"
                     f"{total(f'{lookups} and {trusted}', model)}"
                 },
-                "Tokens found / tokens looked up, over engines whose ratio can be trusted. A fall on many servers"
-                " at once points to a change of prompts or routing.",
+                "Tokens found / tokens looked up, over engines whose hit rate can be trusted. If it falls on"
+                " many servers at once, prompts or routing have changed.",
             ),
             graph(
                 "Preemptions per finished request",
                 {"{{model_name}}": scope.rate_ratio("preemptions_total", "requests_finished_total", model)},
-                "Work that is discarded and recomputed. An engine thrashes from"
-                f" {threshold_text('kv_thrashing.per_request')}: that costs more than a longer queue would.",
+                "A preempted request loses its blocks and is recomputed. At"
+                f" {threshold_text('kv_thrashing.per_request')} and above, an engine thrashes: that costs more"
+                " than a longer queue.",
                 steps=(threshold_step("kv_thrashing.per_request"),),
                 decimals=2,
             ),
@@ -93,7 +95,7 @@ def latency(scope: QueryScope) -> PanelRow:
         return graph(
             f"{title}, slowest servers",
             {"{{target}} {{model_name}}": f"topk(5,\n{scope.quantile(0.95, name, by=MODEL)})"},
-            f"{text} from {threshold_text(threshold)} s. p95 of the five slowest servers at each moment. Servers"
+            f"p95 of the five slowest servers at each moment. {text} {threshold_text(threshold, ' s')}. Servers"
             " are not merged, because buckets differ between vLLM releases.",
             unit="s",
             size=(12, 7),
@@ -103,7 +105,11 @@ def latency(scope: QueryScope) -> PanelRow:
     return PanelRow(
         "Whose users wait longest?",
         (
-            slowest("time_to_first_token_seconds", "Time to first token", "High", "ttft_high.seconds"),
-            slowest("inter_token_latency_seconds", "Inter-token latency", "Slow", "ttft_high.inter_token"),
+            slowest(
+                "time_to_first_token_seconds", "Time to first token", "High if at least", "ttft_high.seconds"
+            ),
+            slowest(
+                "inter_token_latency_seconds", "Inter-token latency", "Slow if above", "ttft_high.inter_token"
+            ),
         ),
     )

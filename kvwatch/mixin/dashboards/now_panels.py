@@ -22,8 +22,8 @@ def row(scope: QueryScope, options: Options) -> PanelRow:
         table(
             "Evidence",
             {"value": evidence(scope)},
-            "The numbers each firing cause was last judged by. The name gives the unit. Evidence that is not a number"
-            " is text.",
+            "The judged numbers of each firing symptom that no other one covers. The name ends in the unit."
+            " Some evidence is text instead of a number.",
             unit="short",
             size=(7, 7),
             columns=(
@@ -46,8 +46,8 @@ def _state(scope: QueryScope) -> tuple[Panel, ...]:
         stat(
             "Regime now",
             {"{{regime}}": total(f"{scope.or_server('regime')} == 1", "regime")},
-            "What blocks requests now, with the number of engines. A regime ending in _limited names what they wait"
-            " for. down and unknown mean: no data.",
+            "Why requests wait now, with the number of engines. A regime that ends in _limited names the"
+            " resource that they wait for. down and unknown: no data.",
             size=(6, 4),
             colours=REGIME,
             names=True,
@@ -57,8 +57,9 @@ def _state(scope: QueryScope) -> tuple[Panel, ...]:
             "Cache-pressure score",
             {"worst engine": highest(scope("cache_pressure_score"))},
             "0 to 1, worst engine, over the last minute: 0.5 × occupancy + 0.3 × queueing + 0.2 × preemption. A full"
-            " cache without a queue scores at most 0.5; above 0.5, requests wait for the cache. Missing if a part is"
-            f" unknown. Red from {threshold_text('engine_restarted.pressure')}.",
+            " cache without a queue scores at most 0.5; above 0.5, requests wait for the cache or are"
+            " preempted. Missing if a"
+            f" part is unknown. Red at {threshold_text('engine_restarted.pressure')} and above.",
             size=(4, 4),
             steps=(threshold_step("engine_restarted.pressure"),),
             decimals=2,
@@ -67,9 +68,9 @@ def _state(scope: QueryScope) -> tuple[Panel, ...]:
         bars(
             "Parts of the score",
             {name: highest(scope(f"cache_pressure_{name}_ratio")) for name in parts},
-            "Each part, 0 to 1, highest over engines. Only occupancy: the cache is full, and requests fit."
-            " Queueing: share of the minute in which requests waited for the cache. Preemption: recomputed work;"
-            f" 1 at {threshold_text('score.preemption_full')} preemptions per request.",
+            "Each part, 0 to 1, highest over engines. Occupancy alone: the cache is full, but requests fit."
+            " Queueing: share of the minute in which requests waited for the cache. Preemption: preemptions /"
+            f" (preemptions + finished requests); the part is 1 at {threshold_text('score.preemption_full')}.",
             unit="percentunit",
             size=(6, 4),
             base=SKY,
@@ -79,9 +80,9 @@ def _state(scope: QueryScope) -> tuple[Panel, ...]:
         stat(
             "Peak KV cache usage, 1 min",
             {"peak": highest(scope("kv_cache_usage_peak_1m_ratio"))},
-            "Highest KV cache usage of any engine in the last minute, over all scrapes of kvwatch. Cached blocks"
-            " without a running request count as free. A full cache is fine while nothing waits. Orange from"
-            f" {threshold_text('regime.full_usage')}.",
+            "Highest KV cache usage of any engine in the last minute, over all scrapes of kvwatch. Cached"
+            " blocks that no request holds count as free. A full cache is healthy while no request waits."
+            f" Orange at {threshold_text('regime.full_usage')} and above.",
             unit="percentunit",
             size=(4, 4),
             steps=(threshold_step("regime.full_usage", LOOK),),
@@ -90,7 +91,8 @@ def _state(scope: QueryScope) -> tuple[Panel, ...]:
         stat(
             "Requests",
             {"running": total(scope("requests_running")), "waiting": total(scope("requests_waiting"))},
-            "Running and waiting requests now, over all chosen engines. The regime names the cause of a queue.",
+            "Running and waiting requests now, over all selected engines. The regime names the cause of a"
+            " queue.",
             size=(4, 4),
             base=GREY,
             names=True,
@@ -110,9 +112,10 @@ def _where(scope: QueryScope) -> tuple[Panel, ...]:
         table(
             "Worst engines",
             {title: highest(scope(name), ENGINE) for title, name in by_engine.items()},
-            "One line per engine, worst first. Differences between engines of one server point to routing. No"
-            " progress: time since anything moved. With requests in the engine,"
-            f" {threshold_text('regime.stalled_after')} s is a stall, whatever /health returns.",
+            "One line per engine, worst first. Large differences between engines of one server suggest a"
+            " routing problem. No progress: time since a counter or usage last changed. If the engine has"
+            f" requests, {threshold_text('regime.stalled_after', ' s')} without progress is a stall, even if"
+            " /health returns 200.",
             size=(12, 6),
             columns=(
                 Column("target", "server"),
@@ -131,12 +134,12 @@ def _where(scope: QueryScope) -> tuple[Panel, ...]:
                 ),
             ),
             sort="score",
-            absent="No engine answers",
+            absent="No engine is reachable",
         ),
         timeline(
             "Symptoms over time",
             {"{{symptom}}": highest(f"{scope.or_server('symptom_firing')} == 1", "symptom")},
-            "When each symptom fired on any chosen engine. The first to fire is often the cause.",
+            "When each symptom fired on any selected engine. The first one is often the cause.",
             size=(12, 6),
             base=ACT,
             words={"1": ("firing", ACT), "0": ("clear", GOOD)},

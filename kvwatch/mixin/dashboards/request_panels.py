@@ -28,23 +28,24 @@ def queue(scope: QueryScope) -> PanelRow:
                     "waiting": total(scope("requests_waiting")),
                     "waiting, peak of 1 min": total(scope("requests_waiting_peak_1m")),
                 },
-                "Requests in the batch and in the queue. Running constant at --max-num-seqs with a queue: slots"
-                " are the limit. Running falls while waiting grows: the cache is.",
+                "Requests in the batch and in the queue. If running stays at --max-num-seqs with a queue, batch"
+                " slots are the limit. If running falls while waiting grows, the cache is the limit.",
                 colours={"running": BLUE, "waiting": VERMILLION, "waiting, peak of 1 min": ORANGE},
             ),
             stacked(
                 "Waiting by reason",
                 {"{{reason}}": total(scope("requests_waiting_by_reason"), "reason")},
-                "Queue by the reason that vLLM gives. capacity: for blocks, slots or budget. deferred: for a LoRA"
-                " slot, a KV transfer or a grammar; more cache does not help.",
+                "Waiting requests by the reason that vLLM reports. capacity: for blocks, slots or token budget."
+                " deferred: for a LoRA slot, a KV transfer or a grammar; more cache does not help.",
                 colours={"capacity": VERMILLION, "deferred": PURPLE},
             ),
             graph(
                 "Preemptions per finished request",
                 {"preemptions / finished": scope.rate_ratio("preemptions_total", "requests_finished_total")},
-                "A preempted request loses its blocks and is recomputed. Thrashing from"
-                f" {threshold_text('kv_thrashing.per_request')}: lower --max-num-seqs to what fits, or shorten"
-                " requests. vLLM counts a preemption with a delay, at the request's next output.",
+                "A preempted request loses its blocks and is recomputed. At"
+                f" {threshold_text('kv_thrashing.per_request')} and above, the cache thrashes: cap max_tokens,"
+                " add a replica, or lower --max-num-seqs to the number of requests that fit. vLLM counts a"
+                " preemption only at the request's next output.",
                 steps=(threshold_step("kv_thrashing.per_request"),),
                 decimals=2,
             ),
@@ -58,7 +59,8 @@ def queue(scope: QueryScope) -> PanelRow:
             graph(
                 "Errors and aborts",
                 {"aborted": share("abort"), "failed": share("error")},
-                f"Share of finished requests. Reported from {threshold_text('requests_failing.errors')} errors or"
+                "Share of finished requests. requests_failing fires above"
+                f" {threshold_text('requests_failing.errors')} errors or"
                 f" {threshold_text('requests_failing.aborts')} aborts. Most aborts are clients that gave up waiting.",
                 unit="percentunit",
                 steps=(
@@ -87,8 +89,8 @@ def lengths(scope: QueryScope) -> PanelRow:
         return graph(
             title,
             {"p{{percentile}}": values, "max_model_len": max_model_len},
-            f"{text} Percentiles over the requests that finished in the last hour, highest engine, and"
-            " --max-model-len if kvwatch can read it.",
+            f"{text} Percentiles of the requests that finished in the last hour, engine with the highest value,"
+            " and --max-model-len if kvwatch can read it.",
             unit="short",
             size=(6, 7),
             colours={"p50": SKY, "p95": BLUE, "p99": ORANGE, "max_model_len": VERMILLION},
@@ -104,9 +106,9 @@ def lengths(scope: QueryScope) -> PanelRow:
             stat(
                 "Limit / longest requests",
                 {"max_model_len / p99": f"{max_model_len} / max({total_p99})"},
-                "--max-model-len divided by the 99th percentile of total length. From"
-                f" {threshold_text('max_model_len_oversized.times')} the limit is far longer than what is served:"
-                " consider a lower --max-model-len.",
+                f"--max-model-len / p99 of total length. At {threshold_text('max_model_len_oversized.times')}"
+                " and above, the limit is far longer than the served requests. A lower --max-model-len frees no"
+                " blocks, but stops runaway requests.",
                 size=(6, 7),
                 steps=(threshold_step("max_model_len_oversized.times", LOOK),),
                 decimals=1,
@@ -126,7 +128,8 @@ def throughput(scope: QueryScope) -> PanelRow:
                     "prompt": total(scope.rate("prompt_tokens_total")),
                     "generated": total(scope.rate("generation_tokens_total")),
                 },
-                "Prompt tokens count at a request's first output, so they come in bursts. If generation falls"
+                "vLLM counts prompt tokens at a request's first output, so they rise in bursts. If generation"
+                " falls"
                 " while the queue grows, the cache thrashes or the engine stalls.",
                 unit="short",
                 colours={"prompt": ORANGE, "generated": BLUE},
@@ -134,14 +137,14 @@ def throughput(scope: QueryScope) -> PanelRow:
             graph(
                 "Finished requests per second",
                 {"finished": total(scope.rate("requests_finished_total"))},
-                "All outcomes. Use it with the tokens per request for capacity planning.",
+                "Finished requests of all reasons. Use it with the tokens per request for capacity planning.",
                 unit="reqps",
             ),
             graph(
                 "Tokens per step",
                 {"tokens per step": scope.mean("iteration_tokens")},
-                "Mean tokens in one engine step. Small under load: slots or cache limit the batch. Near"
-                " --max-num-batched-tokens: prefill is the limit.",
+                "Mean tokens in one engine step. If it is small under load, slots or cache limit the batch. If"
+                " it is near --max-num-batched-tokens, prefill is the limit.",
                 unit="short",
                 size=(4, 7),
             ),
@@ -152,7 +155,8 @@ def throughput(scope: QueryScope) -> PanelRow:
                         "spec_decode_accepted_tokens_total", "spec_decode_draft_tokens_total"
                     )
                 },
-                "Share of drafted tokens that the model accepted. Low: drafts cost more than they save.",
+                "Share of draft tokens that the model accepted. If it is low, drafting costs more than it"
+                " saves.",
                 size=(4, 7),
                 absent="Not exposed: no speculative decoding",
             ),

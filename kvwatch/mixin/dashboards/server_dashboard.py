@@ -14,7 +14,7 @@ def dashboard(options: Options) -> Dashboard:
     return Dashboard(
         SERVER_UID,
         "kvwatch / Server",
-        "Why requests wait on one vLLM server: for the cache, a slot, prefill, or not at all.",
+        "One vLLM server: whether requests wait for the cache, a batch slot or prefill, and why.",
         (
             now_panels.row(scope, options),
             cache_panels.full(scope),

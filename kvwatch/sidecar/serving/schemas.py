@@ -27,7 +27,15 @@ Every error is JSON with one message, `{"error": "..."}`. If kvwatch has an API 
 """Of the whole API, in Markdown."""
 
 
-class _Open(BaseModel):
+class _Named(BaseModel):
+    """A model whose public name in the OpenAPI description is its own without the suffix "Schema"."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        cls.__name__ = cls.__qualname__ = cls.__name__.removesuffix("Schema")
+        super().__init_subclass__(**options)
+
+
+class _Open(_Named):
     model_config = ConfigDict(extra="allow")
 
 
@@ -45,7 +53,7 @@ class Identity(_Open):
     engine: str | None = None
 
 
-class ActionSchema(BaseModel):
+class ActionSchema(_Named):
     """One thing to do."""
 
     lever: str = Field(description="what is changed; stable")
@@ -56,7 +64,7 @@ class ActionSchema(BaseModel):
     cost: str = Field(description="what it costs; empty if nothing")
 
 
-class DoNotSchema(BaseModel):
+class DoNotSchema(_Named):
     """One thing not to do."""
 
     lever: str

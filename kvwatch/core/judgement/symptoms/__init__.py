@@ -72,7 +72,7 @@ THRESHOLDS: tuple[Threshold, ...] = (
         Threshold(f"{row.id}.{what}", value, "seconds", text, high=86_400)
         for row in SYMPTOMS
         for what, value, text in (
-            ("for", row.for_s, f"The condition of {row.id} must last this long before it fires."),
+            ("for", row.for_s, f"The condition of {row.id} must hold this long before it fires."),
             ("keep", row.keep_s, f"The condition of {row.id} must be clear this long before it resolves."),
         )
     ),

@@ -101,11 +101,11 @@ ROWS: tuple[Symptom, ...] = (
         severity=Severity.WARNING,
         judge=_kv_exhausted,
         thresholds=(share("share", 0.5, "Fires above this share of 1 min in regime kv_limited."),),
-        meaning="The cache is full and requests queue for it. See kv_thrashing for preemptions.",
+        meaning="The cache is full, and requests queue for blocks. See kv_thrashing for preemptions.",
         causes=(
-            "The load needs more cache than there is",
-            "Requests are longer than the cache was planned for",
-            "One of several engines gets more than its share (engine_imbalance fires too)",
+            "The load needs more cache than this GPU has",
+            "Requests are longer than planned",
+            "One of several engines gets more than its share: if engine_imbalance fires too, fix that first",
         ),
         levers=(
             levers.ROUTE_BY_LOAD,
@@ -127,25 +127,28 @@ ROWS: tuple[Symptom, ...] = (
         runbook=Runbook(
             "Requests wait before their first token; the wait grows with the load.",
             ("regimes", "demand", "usage", "waiting", "lengths", "capacity", "ttft"),
-            "demand falls below 1 and the time in regime kv_limited to 0 at the same load",
+            "at the same load, demand falls below 1 and no time is spent in regime kv_limited",
         ),
         explains=("kv_near_full", "sequence_limited", "prefix_cache_thrash", "ttft_high"),
-        origin="a public incident: 278 of 280 s mean TTFT in the queue of a full cache, few preemptions",
+        origin="a public incident: mean TTFT 280 s, of which 278 s in the queue of a full cache; few"
+        " preemptions",
     ),
     Symptom(
         id="kv_near_full",
         title="KV cache is full or filling up; no queue yet",
-        when="cache full for > {share} of 2 min with hardly any queue, or usage ≥ {course_from} and rising to full"
-        " within {course_within}",
+        when="cache full for > {share} of 2 min with hardly any queue, or usage ≥ {course_from} and on course"
+        " to be full within {course_within}",
         severity=Severity.INFO,
         keep_s=120,
         judge=_kv_near_full,
         thresholds=(
-            share("share", 0.5, "Fires above this share of 2 min with a full cache."),
-            share("course_from", 0.8, "A rise of usage counts only above this usage."),
-            seconds("course_within", 300, "Fires if usage would reach 100 % within this time."),
+            share("share", 0.5, "Fires if the cache is full for more than this share of 2 min."),
+            share("course_from", 0.8, "A rise of KV cache usage counts only at or above this usage."),
+            seconds(
+                "course_within", 300, "Fires if usage, at its current rise, reaches 100 % within this time."
+            ),
         ),
-        meaning="The load just fits. The next requests will wait or be preempted.",
+        meaning="The current load just fits. Further requests may wait or be preempted.",
         causes=("The load is about to outgrow the cache",),
         levers=(
             levers.PLAN_CAPACITY,
@@ -161,10 +164,10 @@ ROWS: tuple[Symptom, ...] = (
             levers.NOT_LENGTH_LIMIT,
         ),
         runbook=Runbook(
-            "None yet. With a little more load requests wait or are preempted.",
+            "None yet. With a little more load, requests wait or are preempted.",
             ("above", "usage", "demand", "waiting"),
-            "usage stays below 0.95 at the same load",
+            "KV cache usage stays below 95 % at the same load",
         ),
-        origin="high usage can be healthy (vllm-project/vllm #20302, #5176), so this is information",
+        origin="high usage can be healthy (vllm-project/vllm #20302, #5176), so the severity is info",
     ),
 )

@@ -58,19 +58,19 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="gpu_underused",
         title="GPU underused while requests run",
-        when="over 5 min with requests running ≥ {traffic} of the time, KV usage < {usage} and GPU activity <"
+        when="requests run for ≥ {traffic} of 5 min, mean KV cache usage < {usage} and mean GPU activity <"
         " {active}",
         severity=Severity.INFO,
         scope=Scope.TARGET,
         keep_s=300,
         judge=_gpu_underused,
         thresholds=(
-            share("usage", 0.3, "Fires below this mean KV usage over 5 min."),
+            share("usage", 0.3, "Fires below this mean KV cache usage over 5 min."),
             share("active", 0.4, "Fires below this mean GPU activity over 5 min."),
-            share("traffic", 0.8, "Fires only if requests run for this share of 5 min."),
+            share("traffic", 0.8, "Fires only if requests run for at least this share of 5 min."),
         ),
-        meaning="Cache and GPU have room over minutes of traffic: the batch is small. Users notice nothing, but the"
-        " hardware is paid for and not used.",
+        meaning="Cache and GPU stay far below their limits under continuous traffic, because the batch is"
+        " small.",
         causes=(
             "Too few requests at once for this GPU",
             "A low --max-num-seqs or --max-num-batched-tokens, if requests wait (waiting_seconds)",
@@ -87,7 +87,7 @@ ROWS: tuple[Symptom, ...] = (
             levers.MORE_BATCHED_TOKENS,
         ),
         runbook=Runbook(
-            "None for users. Hardware is paid for and not used.",
+            "None for users. Paid hardware stays unused.",
             ("gpu", "usage", "running", "waiting"),
             "the GPU is busier at the same or a higher load, or fewer replicas serve the same load",
         ),

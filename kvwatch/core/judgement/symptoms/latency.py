@@ -70,11 +70,11 @@ def _ttft_high(view: EngineView) -> Judgement:
         **_ttft_parts(view),
         "waiting_seconds": waited,
         "window_seconds": FIVE_MINUTES,
-        "threshold_seconds": limits["ttft_high.seconds"],
+        f"threshold_{_TTFT_P95}": limits["ttft_high.seconds"],
         "threshold_late_first_tokens": limits["ttft_high.late"],
         "threshold_first_tokens_of_a_rise": limits["ttft_high.requests"],
         "threshold_times_usual": limits["ttft_high.times"],
-        "threshold_inter_token_seconds": limits["ttft_high.inter_token"],
+        f"threshold_{_ITL_P95}": limits["ttft_high.inter_token"],
     }
     if p95 is None or may_be_cold(view) or (itl is not None and itl > limits["ttft_high.inter_token"]):
         return Judgement.clear(**evidence)
@@ -99,8 +99,8 @@ def _shared_prefix_slow(view: EngineView) -> Judgement:
         **parts,
         ratio_name: ratio,
         "prefix_caching": "off" if off else "on",
-        "threshold_prompt_tokens": limits["shared_prefix_slow.prompt_tokens"],
-        "threshold_seconds": limits["shared_prefix_slow.seconds"],
+        f"threshold_{name}": limits["shared_prefix_slow.prompt_tokens"],
+        f"threshold_{_TTFT_P95}": limits["shared_prefix_slow.seconds"],
         "threshold_hit_ratio": limits["shared_prefix_slow.hit_ratio"],
     }
     long = prompts is not None and prompts >= limits["shared_prefix_slow.prompt_tokens"]
@@ -110,7 +110,7 @@ def _shared_prefix_slow(view: EngineView) -> Judgement:
     if off:
         return Judgement.active_if(True, evidence)
     if ratio is None:
-        return Judgement.unknown(view.derived.unknown.get(ratio_name, "the hit ratio is unknown"))
+        return Judgement.unknown(view.derived.unknown.get(ratio_name, "the hit rate is unknown"))
     if ratio_name in view.derived.untrusted:
         return Judgement.unknown(view.derived.untrusted[ratio_name])
     return Judgement.active_if(ratio < limits["shared_prefix_slow.hit_ratio"], evidence)
@@ -120,43 +120,60 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="ttft_high",
         title="Slow first tokens",
-        when="TTFT p95 over 5 min ≥ {seconds} with ≥ {late} late first tokens, or ≥ {times} × its median of the hour"
-        " and ≥ {rise_from} with ≥ {requests} first tokens; inter-token latency p95 ≤ {inter_token}; no cold start,"
-        " no queue that has gone",
+        when="TTFT p95 over 5 min ≥ {seconds} with ≥ {late} late first tokens, or ≥ {times} × its median of the"
+        " hour and ≥ {rise_from} with ≥ {requests} first tokens; inter-token latency p95 ≤ {inter_token}; not"
+        " after a cold start or a queue that has cleared",
         severity=Severity.WARNING,
         for_s=15,
         keep_s=30,
         judge=_ttft_high,
         thresholds=(
-            seconds("seconds", 2, "Fires at this TTFT p95 over 5 min."),
-            multiple("times", 3, "Or at this multiple of its median within the hour.", low=1),
+            seconds("seconds", 2, "Fires if TTFT p95 over 5 min is at least this."),
+            multiple(
+                "times",
+                3,
+                "Also fires if TTFT p95 is at least this multiple of its median of the last hour.",
+                low=1,
+            ),
             Threshold("late", 4, "requests", "Fewer late first tokens in 5 min are ignored."),
-            seconds("rise_from", 0.5, "A rise counts only from this TTFT p95."),
+            seconds("rise_from", 0.5, "A rise (ttft_high.times) counts only if TTFT p95 is at least this."),
             Threshold(
                 "requests",
                 100,
                 "requests",
-                "A rise counts only with this many in 5 min; of fewer, one long prompt makes it.",
+                "A rise (ttft_high.times) counts only with at least this many first tokens in 5 min: among"
+                " fewer, one long prompt can cause it.",
             ),
             seconds(
-                "inter_token", 0.2, "Ignored while inter-token latency p95 is above this: every step is slow."
+                "inter_token",
+                0.2,
+                "Ignored while inter-token latency p95 is above this: then every step is slow, not only the"
+                " first.",
             ),
-            seconds("waited", 15, "Late first tokens are attributed to a past queue longer than this."),
+            seconds(
+                "waited",
+                15,
+                "Ignored if requests waited for longer than this in 5 min and the queue has cleared: then the"
+                " queue was the cause.",
+            ),
             Threshold(
                 "minutes",
                 3,
                 "minutes",
-                "Except for a queue seen in at least this many of 5 minutes.",
+                "A queue does not count as cleared if it came and went in at least this many of the 5 minutes.",
                 low=1,
                 high=5,
             ),
         ),
-        meaning="Answers begin late but then stream at a normal pace. The evidence shows whether queue or prefill is"
-        " the larger part. Requests whose clients gave up are not counted.",
+        meaning="Outputs start late and then stream at a normal pace. The evidence shows whether queue or"
+        " prefill is the larger part of TTFT. Requests whose clients gave up are not counted.",
         causes=(
             "Long prompts without prefix hits (larger part: prefill)",
-            "Bursts too short to show as a queue at each scrape (larger part: queue)",
-            "Work before vLLM's engine: tokenizing, images, a busy event loop (neither part is large)",
+            "Bursts that are too short to be seen as a queue between scrapes (larger part: queue)",
+            (
+                "Work before the request reaches vLLM's engine: tokenizing, images, a busy event loop (neither part"
+                " is large)"
+            ),
         ),
         levers=(
             levers.when_larger(levers.SMOOTH_BURSTS, "queue"),
@@ -173,9 +190,9 @@ ROWS: tuple[Symptom, ...] = (
             levers.when_larger(levers.MORE_BATCHED_TOKENS, "prefill"),
         ),
         runbook=Runbook(
-            "Users wait for the first word; then the rest flows.",
+            "Users wait for the first token. After that, the output streams at a normal pace.",
             ("ttft", "queue", "prefill", "itl", "prompts", "hits"),
-            "the TTFT p95 is back where it was",
+            "TTFT p95 is back at its former value",
         ),
         origin="2 s and 0.2 s as in ChrisAdkin8/k8s-ai-observability and vllm-doctor; the larger part as in vLLM's"
         " own split of request times",
@@ -183,21 +200,29 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="shared_prefix_slow",
         title="Slow first tokens: long prompts miss the prefix cache",
-        when="median prompt ≥ {prompt_tokens} tokens, TTFT p95 ≥ {seconds}, prefill the larger part, and hit ratio"
-        " < {hit_ratio} or prefix caching off",
+        when="median prompt ≥ {prompt_tokens} tokens, TTFT p95 ≥ {seconds}, prefill is the larger part of TTFT,"
+        " and the hit rate is < {hit_ratio} or prefix caching is off",
         severity=Severity.WARNING,
         for_s=30,
         judge=_shared_prefix_slow,
         thresholds=(
-            Threshold("prompt_tokens", 1000, "tokens", "Fires from this median prompt over 1 h."),
-            seconds("seconds", 2, "Fires from this TTFT p95."),
-            share("hit_ratio", 0.2, "Fires below this prefix cache hit ratio."),
+            Threshold(
+                "prompt_tokens",
+                1000,
+                "tokens",
+                "Fires only if the median prompt over 1 h has at least this many tokens.",
+            ),
+            seconds("seconds", 2, "Fires only if TTFT p95 is at least this."),
+            share("hit_ratio", 0.2, "Fires below this prefix cache hit rate."),
         ),
-        meaning="Prefill is the larger part of the time to first token. Prompts are long, and hardly any of their"
-        " tokens are found in the prefix cache, or caching is off. For prompts that begin alike this work is"
-        " needless.",
+        meaning="Prefill is the larger part of TTFT. Prompts are long, and hardly any of their tokens are found"
+        " in the prefix cache, or caching is off. For prompts that start with the same text, most of this work"
+        " can be avoided.",
         causes=(
-            "Ids, times or names at the head of the template: one different token there ruins the rest",
+            (
+                "Ids, times or names at the start of the template: after the first different token, nothing is"
+                " found"
+            ),
             "Prefix caching is off",
             "Prompts have nothing in common: then only shorter prompts or more prefill capacity help",
         ),
@@ -212,11 +237,12 @@ ROWS: tuple[Symptom, ...] = (
         ),
         do_not=(levers.NOT_CACHE,),
         runbook=Runbook(
-            "Users wait for the first word, and the GPU recomputes what it computed a moment ago.",
+            "Users wait for the first token, and the GPU computes the same prefixes again and again.",
             ("prompts", "hits", "trusted", "ttft", "prefill", "config"),
-            "the hit ratio rises and TTFT falls, for prompts as long as before",
+            "the hit rate rises and TTFT falls, for prompts as long as before",
         ),
         explains=("ttft_high", "prefix_cache_ineffective", "prefix_cache_off"),
-        origin="vLLM's documentation of automatic prefix caching: it saves prefill, and only of equal beginnings",
+        origin="vLLM's documentation of automatic prefix caching: it saves prefill only for prompts that start"
+        " with the same tokens",
     ),
 )

@@ -131,8 +131,8 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="request_never_fits",
         title="A request larger than the KV cache blocks the queue",
-        when="nothing runs, requests wait, no progress for {nothing_moves}, and the longest accepted request exceeds"
-        " the usable capacity",
+        when="nothing runs, requests wait, no progress for {nothing_moves}, and --max-model-len exceeds the"
+        " usable capacity",
         severity=Severity.CRITICAL,
         for_s=10,
         keep_s=30,
@@ -142,8 +142,9 @@ ROWS: tuple[Symptom, ...] = (
         " of the queue waits for blocks that do not exist, and everything behind it waits too.",
         causes=(
             (
-                "--max-model-len exceeds the capacity in tokens. The start-up check misses it for models with sliding"
-                " windows or states, and by the one block that vLLM keeps for itself"
+                "--max-model-len exceeds the capacity in tokens. vLLM's start-up check does not catch this for"
+                " models with sliding windows or recurrent states, nor if the difference is the one block that"
+                " vLLM keeps for itself"
             ),
         ),
         levers=(
@@ -167,31 +168,38 @@ ROWS: tuple[Symptom, ...] = (
             levers.MORE_MEMORY,
         ),
         runbook=Runbook(
-            "No user is served: every request waits behind one that can never run.",
+            "Every request waits behind one that can never run. No request is served.",
             ("waiting", "running", "usage", "longest", "capacity"),
-            "requests run again, and the longest accepted request is shorter than the capacity",
+            "requests run again, and --max-model-len is below the capacity",
         ),
         explains=("engine_stalled", "kv_exhausted", "sequence_limited", "prefill_limited", "ttft_high"),
-        origin="vllm-project/vllm #39734 (running 0, waiting 1 for ever after one very long prompt)",
+        origin="vllm-project/vllm #39734 (after one very long prompt, 0 run and 1 waits forever)",
     ),
     Symptom(
         id="long_request_hogs_cache",
         title="A few long requests hold the KV cache; others wait",
-        when="for > {share} of 1 min requests wait, usage ≥ {usage}, and each running request holds ≥ {times} × the"
-        " length of finishing ones or ≥ {each} of the cache",
+        when="for > {share} of 1 min: requests wait, usage ≥ {usage}, and a running request holds on average ≥"
+        " {times} × the length of finished requests, or ≥ {each} of the cache",
         severity=Severity.WARNING,
         judge=_long_request_hogs_cache,
         thresholds=(
-            share("share", 0.5, "Fires above this share of 1 min."),
-            share("each", 0.25, "A running request is long from this share of the cache."),
-            share("usage", 0.7, "Fires only from this KV cache usage."),
-            multiple("times", 2.5, "Or from this multiple of the length of requests that finish meanwhile."),
+            share("share", 0.5, "Fires if the condition holds for more than this share of 1 min."),
+            share(
+                "each", 0.25, "A running request counts as long if it holds at least this share of the cache."
+            ),
+            share("usage", 0.7, "Ignored below this KV cache usage."),
+            multiple(
+                "times",
+                2.5,
+                "A running request also counts as long at this multiple of the length of the requests that"
+                " finish meanwhile.",
+            ),
         ),
-        meaning="Each of the few running requests holds a large part of the cache. They make progress; all others"
+        meaning="Few requests run, and each holds a large part of the cache. They make progress; all others"
         " wait for them.",
         causes=(
             "Very long prompts or outputs among short ones",
-            "No limit on max_tokens: outputs grow until --max-model-len",
+            "No limit on max_tokens: outputs grow up to --max-model-len",
         ),
         levers=(
             levers.ROUTE_LONG,
@@ -206,7 +214,7 @@ ROWS: tuple[Symptom, ...] = (
         runbook=Runbook(
             "Short requests wait for as long as a few long ones take.",
             ("running", "waiting", "usage", "lengths", "capacity", "ttft"),
-            "requests no longer wait while few run",
+            "no request waits while only a few run",
         ),
         explains=("kv_exhausted", "kv_near_full", "ttft_high"),
         origin="vllm-project/vllm #1492 (2 running, 20 waiting, usage 0.987); a recording of a real server",
@@ -220,22 +228,27 @@ ROWS: tuple[Symptom, ...] = (
         keep_s=300,
         judge=_max_model_len_oversized,
         thresholds=(
-            multiple("times", 4, "Fires from this ratio of max_model_len to the p99 of total length.", low=1),
-            Threshold("requests", 100, "requests", "Ignored with fewer finished requests than this in 1 h."),
+            multiple(
+                "times",
+                4,
+                "Fires if max_model_len is at least this multiple of the p99 of total length.",
+                low=1,
+            ),
+            Threshold("requests", 100, "requests", "Ignored if fewer requests than this finished in 1 h."),
         ),
-        meaning="No request comes near the limit. A lower limit frees no blocks in a running server, because requests"
-        " take blocks as their tokens come. It stops a runaway request from taking the whole cache, and lets vLLM"
-        " start with a smaller cache.",
-        causes=("The model's maximum was taken as the limit of the service",),
+        meaning="Requests are much shorter than the limit. A lower limit frees no blocks, because vLLM"
+        " allocates blocks token by token. It does stop a runaway request from taking the whole cache, and it"
+        " lets vLLM start with a smaller cache.",
+        causes=("--max-model-len is the model's maximum, not the service's",),
         levers=(
             levers.LENGTH_LIMIT,
             levers.step("route_long", "send rare longer requests, if any, to a server of their own"),
         ),
         runbook=Runbook(
-            "None now. One runaway request can take the whole cache from all others.",
+            "None now. One runaway request can take most of the cache.",
             ("longest", "lengths", "capacity"),
-            "the longest accepted request is near the lengths served",
+            "--max-model-len is close to the p99 of the lengths served",
         ),
-        origin="vLLM's documentation on conserving memory: what the service serves, not the model's maximum",
+        origin="vLLM's documentation on conserving memory: set the limit to the longest request of the service",
     ),
 )

@@ -153,19 +153,19 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="requests_failing",
         title="Requests fail or are rejected",
-        when="over 5 min errors > {errors} or aborts > {aborts} of finished requests, or rejections > {rejections} of"
-        " all, of ≥ {requests} requests",
+        when="over 5 min with ≥ {requests} requests: errors > {errors} or aborts > {aborts} of finished"
+        " requests, or rejections > {rejections} of all requests",
         severity=Severity.WARNING,
         scope=Scope.TARGET,
         judge=_requests_failing,
         thresholds=(
-            share("errors", 0.05, "Fires above this many errors per finished request."),
-            share("aborts", 0.1, "Fires above this many aborts per finished request."),
-            share("rejections", 0.01, "Fires above this many rejections per request."),
-            Threshold("requests", 10, "requests", "Ignored with fewer requests than this in 5 min."),
+            share("errors", 0.05, "Fires if more than this share of finished requests are errors."),
+            share("aborts", 0.1, "Fires if more than this share of finished requests are aborts."),
+            share("rejections", 0.01, "Fires if more than this share of all requests are rejected."),
+            Threshold("requests", 10, "requests", "Ignored if there were fewer requests than this in 5 min."),
         ),
-        meaning="Users get errors. Some releases count a request whose client left as an abort, others do not count"
-        " it, so few aborts prove nothing.",
+        meaning="Users get errors. Some releases count a request whose client left as an abort; others do not"
+        " count it. Few aborts therefore do not show that few clients left.",
         causes=(
             "Rejected with 503: the queue is at --max-num-queued-reqs or --max-num-queued-tokens",
             "Aborted: clients give up, often because they wait too long",
@@ -203,7 +203,7 @@ ROWS: tuple[Symptom, ...] = (
         runbook=Runbook(
             "Users get errors or give up.",
             ("finished", "refused", "regimes"),
-            "requests end with stop or length, and none is rejected",
+            "requests finish with reason stop or length, and no request is rejected",
         ),
         origin="5 % and 10 % as in vllm-doctor and the alerts of the gateway inference extension; a recording with"
         " --max-num-queued-reqs",
@@ -211,27 +211,34 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="engine_imbalance",
         title="Engines of one server are loaded unevenly",
-        when="over 2 min mean KV usage differs by ≥ {difference} (fullest ≥ {fullest}), or one engine has a queue"
-        " while another idles for > {share} of the time",
+        when="over 2 min: mean KV cache usage differs by ≥ {difference} of the cache (fullest engine ≥"
+        " {fullest}), or for > {share} of the time one engine has a queue while another idles",
         severity=Severity.WARNING,
         scope=Scope.TARGET,
         judge=_engine_imbalance,
         thresholds=(
-            share("difference", 0.3, "Fires from this difference of mean KV usage over 2 min."),
+            share(
+                "difference",
+                0.3,
+                "Fires if the mean KV cache usage of two engines over 2 min differs by at least this, absolute.",
+            ),
             share(
                 "fullest",
                 0.5,
-                "Only from this mean usage of the fullest, if several requests run most of the time.",
+                "A difference counts only if the fullest engine has at least this mean usage, and runs"
+                " several requests most of the time.",
             ),
             share(
-                "share", 0.5, "Or: above this share of 2 min with a queue at one engine and another empty."
+                "share",
+                0.5,
+                "Also fires if one engine has a queue while another idles for more than this share of 2 min.",
             ),
         ),
-        meaning="One data-parallel engine is much fuller than another, or has a queue while another idles. Capacity"
-        " is paid for but unused. Averages over engines hide it.",
+        meaning="One data-parallel engine is much fuller than another, or has a queue while another idles. Paid"
+        " capacity stays unused. Averages over engines hide this.",
         causes=(
             "A router or session affinity sends more to one engine, or all long requests to it",
-            "Few clients with long-lived connections",
+            "A few clients with long-lived connections",
         ),
         levers=(
             Lever(
@@ -247,7 +254,7 @@ ROWS: tuple[Symptom, ...] = (
         runbook=Runbook(
             "Requests at one engine wait while another has room.",
             ("usage", "running", "waiting", "regimes"),
-            "usage and queues of the engines are alike at the same load",
+            "at the same load, usage and queues of the engines are similar",
         ),
         origin="vllm-htop and vllm-doctor (a difference of 0.15 to 0.3); vLLM's console, which averages over engines",
     ),

@@ -72,7 +72,7 @@ def _prefix_cache_off(view: EngineView) -> Judgement:
         return Judgement.unknown(reason)
     name = percentile_name("request_prompt_tokens_percentile", 0.5)
     median, threshold = view.derived.get(name), view.limits["prefix_cache_off.prompt_tokens"]
-    evidence = {"prefix_caching": "off", name: median, "threshold_prompt_tokens": threshold}
+    evidence = {"prefix_caching": "off", name: median, f"threshold_{name}": threshold}
     return Judgement.active_if(median is not None and median >= threshold, evidence)
 
 
@@ -146,15 +146,23 @@ ROWS: tuple[Symptom, ...] = (
         severity=Severity.INFO,
         for_s=30,
         judge=_prefix_cache_off,
-        thresholds=(Threshold("prompt_tokens", 1000, "tokens", "Fires from this median prompt over 1 h."),),
-        meaning="Each prompt is computed whole. For prompts that begin alike this is wasted prefill.",
+        thresholds=(
+            Threshold(
+                "prompt_tokens",
+                1000,
+                "tokens",
+                "Fires if the median prompt over 1 h has at least this many tokens.",
+            ),
+        ),
+        meaning="Every prompt is computed in full. If prompts start with the same text, prefill is wasted on"
+        " it.",
         causes=(
-            "It was switched off",
-            "The default is off: for the v0 engine, and for hybrid models before vLLM 0.28",
+            "It was turned off",
+            "It is off by default: on the v0 engine, and for hybrid models before vLLM 0.28",
         ),
         levers=(levers.ENABLE_PREFIX_CACHING,),
         runbook=Runbook(
-            "First tokens may come later than needed, and prefill takes GPU time from other requests.",
+            "First tokens may be later than necessary, and prefill takes GPU time from other requests.",
             ("config", "prompts", "prefill"),
             "tokens are looked up and found in the prefix cache",
         ),
@@ -163,36 +171,43 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="prefix_cache_thrash",
         title="Prefixes are evicted before they are reused",
-        when="hit ratio over 2 min ≥ {fall} below its former value (≥ {usual}) for prompts as long as before, and a"
-        " prefix lives ≤ {lifetime}, or fewer prompts fit than requests are in the engine, or usage p90 ≥"
-        " {occupancy}",
+        when="hit rate over 2 min ≥ {fall} (absolute) below that of the last hour (≥ {usual}), for prompts as"
+        " long as before; and an unused prefix lives ≤ {lifetime}, or the engine has more requests than prompts"
+        " fit in the cache, or usage p90 ≥ {occupancy}",
         severity=Severity.WARNING,
         for_s=30,
         keep_s=120,
         judge=_prefix_cache_thrash,
         thresholds=(
-            share("usual", 0.4, "A fall counts only from this hit ratio of the hour before."),
-            share("fall", 0.2, "Fires from this fall of the hit ratio."),
+            share("usual", 0.4, "A fall counts only if the hit rate of the last hour was at least this."),
+            share("fall", 0.2, "Fires if the hit rate fell by at least this much (absolute)."),
             Threshold(
-                "queried_tokens", 10_000, "tokens", "Ignored with fewer looked-up tokens in 2 min, or before."
+                "queried_tokens",
+                10_000,
+                "tokens",
+                "Ignored if fewer tokens than this were looked up in 2 min, or in the hour before.",
             ),
             multiple(
                 "longer",
                 1.5,
-                "Ignored if the mean prompt changed by more than this factor: a new load is not cached.",
+                "Ignored if the mean prompt length changed by more than this factor: a new load is not cached"
+                " yet.",
                 low=1,
             ),
-            seconds("lifetime", 60, "Fires up to this lifetime of an unused prefix in the cache."),
+            seconds("lifetime", 60, "Fires if an unused prefix stays in the cache for at most this long."),
             share(
-                "occupancy", 0.8, "Or from this p90 of KV usage: live requests leave no room for prefixes."
+                "occupancy",
+                0.8,
+                "Also fires if the p90 of KV cache usage is at least this: running requests leave no room for"
+                " prefixes.",
             ),
         ),
-        meaning="The hit ratio fell for prompts as long as before. The beginning of a conversation is evicted before"
-        " its next turn, which is then computed whole. KV usage does not show it, because cached prefixes count as"
-        " free; nor does a hit ratio since the server's start.",
+        meaning="The hit rate fell for prompts as long as before. A conversation is evicted before its next"
+        " turn, which is then computed in full. KV cache usage does not show this, because cached prefixes"
+        " count as free. A hit rate since the server's start does not show it either.",
         causes=(
             "More conversations than the cache holds (prefix_lifetime_seconds is below the time between turns)",
-            "The template changed, and something at its head now differs from prompt to prompt",
+            "The template changed, and its start now differs from prompt to prompt",
             "Conversations are spread over servers, and each server holds only a part of them",
         ),
         levers=(
@@ -209,7 +224,7 @@ ROWS: tuple[Symptom, ...] = (
         runbook=Runbook(
             "Each turn of a conversation waits until its whole history is recomputed.",
             ("hits", "trusted", "usage", "capacity", "prompts", "prefill"),
-            "the hit ratio is back where it was, for prompts as long as before",
+            "the hit rate is back at its former value, for prompts as long as before",
         ),
         explains=("prefix_cache_ineffective", "shared_prefix_slow", "ttft_high"),
         origin="a public report on voice agents: pool tokens / prompt tokens below the number of sessions; a"
@@ -217,22 +232,30 @@ ROWS: tuple[Symptom, ...] = (
     ),
     Symptom(
         id="prefix_cache_ineffective",
-        title="Low prefix cache hit ratio",
-        when="hit ratio over 5 min < {hit_ratio}, with ≥ {queried_tokens} tokens looked up by ≥ {requests} requests,"
-        " and prompts of ≥ {blocks} blocks or match units of ≥ 256 tokens",
+        title="Low prefix cache hit rate",
+        when="hit rate over 5 min < {hit_ratio}, with ≥ {queried_tokens} tokens looked up by ≥ {requests}"
+        " requests, and a mean prompt of ≥ {blocks} blocks, or match units of ≥ 256 tokens",
         severity=Severity.INFO,
         for_s=30,
         keep_s=120,
         judge=_prefix_cache_ineffective,
         thresholds=(
-            share("hit_ratio", 0.2, "Fires below this hit ratio."),
-            Threshold("queried_tokens", 10_000, "tokens", "Ignored with fewer looked-up tokens in 5 min."),
-            Threshold("requests", 20, "requests", "Ignored with fewer finished requests in 5 min."),
-            Threshold("blocks", 4, "blocks", "Ignored for a shorter mean prompt."),
+            share("hit_ratio", 0.2, "Fires below this hit rate."),
+            Threshold(
+                "queried_tokens",
+                10_000,
+                "tokens",
+                "Ignored if fewer tokens than this were looked up in 5 min.",
+            ),
+            Threshold("requests", 20, "requests", "Ignored if fewer requests than this finished in 5 min."),
+            Threshold("blocks", 4, "blocks", "Ignored if the mean prompt has fewer blocks than this."),
         ),
-        meaning="Prompts are long enough to share a beginning, but hardly any is found in the cache.",
+        meaning="Prompts are long enough to share a prefix, but hardly any prompt token is found in the cache.",
         causes=(
-            "Ids, times or user names at the head of the template: one different token there ruins the rest",
+            (
+                "Ids, times or user names at the start of the template: after the first different token, nothing is"
+                " found"
+            ),
             "Prompts have nothing in common",
             (
                 "The shared part is shorter than one match unit (prefix_unit_tokens; thousands of tokens for some"
@@ -255,9 +278,9 @@ ROWS: tuple[Symptom, ...] = (
             ),
         ),
         runbook=Runbook(
-            "First tokens come as late as without a prefix cache.",
+            "First tokens are as late as without a prefix cache.",
             ("hits", "trusted", "prompts", "config"),
-            "the hit ratio rises",
+            "the hit rate rises",
         ),
         origin="vLLM's documentation of automatic prefix caching; a minimum of traffic as in llm-d's alerts",
     ),

@@ -82,7 +82,7 @@ def _deferral_hints(view: EngineView) -> Mapping[str, Any]:
     fetching = view.snapshot.number("requests_kv_fetch")
     return {
         "requests_deferred": view.samples(0.0)[-1].deferred,
-        "hints": hints or ["the metrics do not show which"],
+        "hints": hints or ["unknown: the metrics do not show which of the three it is"],
         **({} if fetching is None else {"requests_fetching_kv": fetching}),
     }
 
@@ -94,7 +94,8 @@ _COUNT_ADAPTERS = Lever(
 )
 """For servers that do not expose why requests wait."""
 _ADAPTERS_IN_USE = (
-    "LoRA with vLLM before 0.20, which does not show it apart: all --max-loras adapter slots are taken"
+    "LoRA on vLLM before 0.20: all --max-loras adapter slots are taken, which these releases do not report"
+    " separately"
 )
 
 ROWS: tuple[Symptom, ...] = (
@@ -104,9 +105,10 @@ ROWS: tuple[Symptom, ...] = (
         when="regime sequence_limited for > {share} of 1 min",
         severity=Severity.WARNING,
         judge=_waits("sequence_limited", Regime.SEQUENCE_LIMITED, _slots),
-        thresholds=(share("share", 0.5, "Fires above this share of 1 min in the regime."),),
-        meaning="As many requests run as --max-num-seqs allows. The cache has room for more.",
-        causes=("--max-num-seqs is low for this load", _ADAPTERS_IN_USE),
+        thresholds=(share("share", 0.5, "Fires above this share of 1 min in this regime."),),
+        meaning="As many requests run as --max-num-seqs (or --max-num-active-seqs) allows. The cache has room"
+        " for more.",
+        causes=("--max-num-seqs (or --max-num-active-seqs) is too low for this load", _ADAPTERS_IN_USE),
         levers=(
             _COUNT_ADAPTERS,
             levers.ADD_REPLICA,
@@ -114,9 +116,9 @@ ROWS: tuple[Symptom, ...] = (
         ),
         do_not=(levers.NOT_CACHE,),
         runbook=Runbook(
-            "Requests wait before their first token although the cache has room for them.",
+            "First tokens are late although the cache has room.",
             ("regimes", "running", "waiting", "demand", "usage", "itl"),
-            "more requests run than before, the queue is empty, and inter-token latency is still good",
+            "more requests run than before, the queue is empty, and inter-token latency is still acceptable",
         ),
         explains=("ttft_high", "gpu_underused"),
         origin="kaito-project/kaito #2216 (running stuck at 256, cache at 20 %)",
@@ -127,12 +129,12 @@ ROWS: tuple[Symptom, ...] = (
         when="regime prefill_limited for > {share} of 1 min",
         severity=Severity.WARNING,
         judge=_waits("prefill_limited", Regime.PREFILL_LIMITED, _token_rates),
-        thresholds=(share("share", 0.5, "Fires above this share of 1 min in the regime."),),
-        meaning="Prompts arrive faster than the GPU computes them. Cache and batch have room, so an alert on KV usage"
-        " never fires.",
+        thresholds=(share("share", 0.5, "Fires above this share of 1 min in this regime."),),
+        meaning="Prompts arrive faster than the GPU computes them. Cache and batch have room, so an alert on KV"
+        " cache usage does not fire.",
         causes=(
             "More prompt tokens per second than the GPU computes",
-            "Long prompts that share no prefix, or whose prefix is not found again",
+            "Long prompts that share no prefix, or whose prefix is no longer cached",
             "A small --max-num-batched-tokens, which splits prompts into small chunks",
             _ADAPTERS_IN_USE,
         ),
@@ -146,12 +148,13 @@ ROWS: tuple[Symptom, ...] = (
         ),
         do_not=(levers.NOT_CACHE,),
         runbook=Runbook(
-            "Requests wait before their first token. Running requests may go on unharmed.",
+            "First tokens are late. Running requests may continue at normal speed.",
             ("regimes", "waiting", "prefill", "queue", "prompts", "hits", "usage"),
-            "the time in regime prefill_limited falls to 0 at the same load",
+            "at the same load, no time is spent in regime prefill_limited",
         ),
         explains=("ttft_high",),
-        origin="llm-d/llm-d-autoscaling #662 (6,000 tokens in, 2 out: an endless queue at a usage of 0.32)",
+        origin="llm-d/llm-d-autoscaling #662 (prompts of 6,000 tokens, outputs of 2: the queue grows at a usage"
+        " of 32 %)",
     ),
     Symptom(
         id="requests_deferred",
@@ -159,8 +162,8 @@ ROWS: tuple[Symptom, ...] = (
         when="regime deferred for > {share} of 1 min",
         severity=Severity.WARNING,
         judge=_waits("requests_deferred", Regime.DEFERRED, _deferral_hints),
-        thresholds=(share("share", 0.5, "Fires above this share of 1 min in the regime."),),
-        meaning="Most waiting requests could not run even with free slots and a free cache.",
+        thresholds=(share("share", 0.5, "Fires above this share of 1 min in this regime."),),
+        meaning="Most waiting requests can't run yet, even if slots and cache are free.",
         causes=(
             "More LoRA adapters are requested at once than --max-loras allows",
             "KV cache arrives slowly from a prefill server or an offload tier",
@@ -190,11 +193,12 @@ ROWS: tuple[Symptom, ...] = (
         ),
         do_not=(levers.NOT_CACHE,),
         runbook=Runbook(
-            "Some requests wait much longer than others, mostly those of one adapter, grammar or connector.",
+            "Some requests, mostly those with one adapter, grammar or connector, wait much longer than others.",
             ("reasons", "waiting", "running", "usage"),
-            "hardly any request waits with reason deferred",
+            "hardly any request waits with the reason deferred",
         ),
         explains=("ttft_high", "gpu_underused"),
-        origin="vLLM's own split of waiting requests (vllm-project/vllm #38435); a recording with --max-loras 1",
+        origin="vLLM's own count of waiting requests by reason (vllm-project/vllm #38435); a recording with"
+        " --max-loras 1",
     ),
 )

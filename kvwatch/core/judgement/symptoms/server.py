@@ -157,7 +157,10 @@ ROWS: tuple[Symptom, ...] = (
         judge=_target_down,
         thresholds=(
             share(
-                "share", 0.8, "Or: from this share of failing scrapes in about 1 min, newest weighted most."
+                "share",
+                0.8,
+                "Also fires if at least this share of the scrapes in about 1 min failed; the newest count"
+                " most.",
             ),
             seconds(
                 "never_up",
@@ -165,12 +168,12 @@ ROWS: tuple[Symptom, ...] = (
                 "A server that refuses connections since kvwatch started may be loading its model for this long.",
             ),
         ),
-        meaning="All or nearly all scrapes fail, so nothing is known about the server. The evidence names the"
-        " failure.",
+        meaning="All or nearly all scrapes fail, so kvwatch knows nothing about the server. The evidence names"
+        " the failure.",
         causes=(
             "The server stopped or is still loading its model",
-            "Wrong address or port, or something in between (network policy, TLS)",
-            "Its event loop is too busy to answer in time (failure: timeout)",
+            "The address or port is wrong, or something in between blocks it (network policy, TLS)",
+            "vLLM's event loop is too busy to answer in time (failure: timeout)",
         ),
         levers=(
             *_DOWN_STEPS,
@@ -199,7 +202,8 @@ ROWS: tuple[Symptom, ...] = (
             "engine_imbalance",
             "requests_failing",
         ),
-        origin="as Prometheus' up == 0; the kind of failure is named because the remedy differs by kind",
+        origin="as Prometheus' up == 0; the evidence names the kind of failure, because each kind has its own"
+        " fix",
     ),
     Symptom(
         id="startup_kv_failure",
@@ -211,12 +215,12 @@ ROWS: tuple[Symptom, ...] = (
         keep_s=0,
         judge=_startup_kv_failure,
         meaning="Loading a model takes minutes; this has taken longer. Until now kvwatch assumed that vLLM was"
-        " starting. Most servers that never come up could not create their KV cache; their log shows why.",
+        " starting. Most servers that never come up can't create their KV cache. Their log shows the reason.",
         causes=(
             "The weights leave too little memory for the cache",
             "--max-model-len is longer than the cache holds",
             "Another process holds the GPU's memory",
-            "It is still loading (a large model from slow storage), or the address is wrong",
+            "vLLM is still loading a large model from slow storage, or the address is wrong",
         ),
         levers=(
             levers.step(
@@ -247,7 +251,7 @@ ROWS: tuple[Symptom, ...] = (
             ),
         ),
         runbook=Runbook(
-            "The server serves no request until it is up; expected capacity is missing.",
+            "The server serves no request until it is up, so capacity is missing.",
             ("up", "outcomes"),
             "the first scrape succeeds",
         ),
@@ -259,19 +263,19 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="engine_restarted",
         title="vLLM restarted",
-        when="its start time moved, or several counters fell at once; shown for {shown}",
+        when="its start time changed, or several counters fell at once; fires for {shown}",
         severity=Severity.WARNING,
         scope=Scope.TARGET,
         keep_s=0,
         judge=_engine_restarted,
         thresholds=(
-            seconds("shown", 300, "Shown for this long after the restart."),
-            share("pressure", 0.5, "Pressure counts as high from this score."),
+            seconds("shown", 300, "Fires for this long after the restart."),
+            share("pressure", 0.5, "Pressure before the restart counts as high at or above this score."),
         ),
-        meaning="The server is a new process: its counters restarted at 0, and its prefix cache is empty.",
+        meaning="The server is a new process: its counters start at 0, and its prefix cache is empty.",
         causes=(
-            "A roll-out, or someone restarted it",
-            "Out of memory under load, if pressure was high just before",
+            "A rollout, or a manual restart",
+            "Out of memory under load, if cache pressure was high just before",
             "A crash: see the end of the old log",
         ),
         levers=(
@@ -292,12 +296,13 @@ ROWS: tuple[Symptom, ...] = (
             ),
         ),
         runbook=Runbook(
-            "All requests in the server were lost, and the next ones find an empty prefix cache.",
+            "Requests in the server were aborted, unless vLLM drained them first (--shutdown-timeout). The next"
+            " requests find an empty prefix cache.",
             ("restarts", "started", "pressure"),
-            "the start time does not move again",
+            "the start time does not change again",
         ),
         log_cause=log_verdict.failed_run,
-        origin="process_start_time_seconds moved, or several counters fell at once; out of memory under load:"
+        origin="process_start_time_seconds changed, or several counters fell at once; out of memory under load:"
         " vllm-project/vllm #57475, #49224",
     ),
     Symptom(
@@ -309,8 +314,8 @@ ROWS: tuple[Symptom, ...] = (
         for_s=30,
         keep_s=0,
         judge=_signals_missing,
-        meaning="Without usage, running and waiting kvwatch can't judge the cache. No finding then does not mean that"
-        " all is well.",
+        meaning="Without KV cache usage, running and waiting requests, kvwatch can't judge the cache. No"
+        " finding does not mean that nothing is wrong.",
         causes=(
             "vLLM's statistics are off",
             "A release or a relay exposes other names (see unknown_families)",
@@ -330,7 +335,7 @@ ROWS: tuple[Symptom, ...] = (
             ),
         ),
         runbook=Runbook(
-            "Users notice nothing. No other alert can fire for the cache of this server.",
+            "Users notice nothing. No other alert about this server's cache can fire.",
             ("missing", "strange", "config"),
             "no core signal is missing",
         ),

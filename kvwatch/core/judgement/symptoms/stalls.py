@@ -39,7 +39,7 @@ def _signs_of_life(view: EngineView) -> str:
     age = view.derived.get("last_progress_age_seconds") or 0.0
     rows = [row for row in view.samples(max(age - _SETTLED_S, 0.0)) if row.t >= view.now - age + _SETTLED_S]
     if len({(row.running, row.waiting) for row in rows}) > 1:
-        return "the queue changes, but no request of it is scheduled"
+        return "the queue changes, but the scheduler starts no request"
     if increase(rows, "prefix_cache_queried_tokens_total"):
         return "the scheduler keeps trying, but no waiting request fits"
     return "none"
@@ -56,7 +56,9 @@ def _kv_usage_stuck(view: EngineView) -> Judgement:
     progresses = age is not None and age < view.limits["symptom.memory"]
     empty = (running == 0 and waiting == 0) or view.stale_gauges
     if view.stale_gauges:
-        evidence["detail"] = "the clients of all these requests left while the engine still worked"
+        evidence["detail"] = (
+            "the clients of all these requests disconnected while the engine was still running them"
+        )
     high = usage is not None and usage > threshold
     return Judgement.active_if(high and empty and not asleep and not progresses, evidence)
 
@@ -65,12 +67,12 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="engine_stalled",
         title="Engine stalled: its requests make no progress",
-        when="regime stalled: requests in the engine, and no counter and no usage changes for 30 s (300 s before its"
-        " first token)",
+        when="regime stalled: the engine has requests, and neither a counter nor KV cache usage changes for 30"
+        " s (300 s before its first token)",
         severity=Severity.CRITICAL,
         judge=_engine_stalled,
-        meaning="Requests are in the engine and scrapes succeed, but no counter and no usage has changed. The health"
-        " check may be green. A hung engine freezes its gauges, so no other symptom shows it.",
+        meaning="The engine has requests and scrapes succeed, but neither a counter nor KV cache usage changes."
+        " /health may still return 200. A hung engine freezes its gauges, so no other symptom shows this.",
         causes=(
             "The engine process hangs or died, and the API server did not notice",
             "The request at the head of the queue can never be scheduled (signs_of_life in the evidence)",
@@ -97,9 +99,10 @@ ROWS: tuple[Symptom, ...] = (
             ),
         ),
         runbook=Runbook(
-            "Requests hang until their clients give up, while health checks stay green and routers send more.",
+            "Requests hang until their clients give up. Health checks may still pass, so routers keep sending"
+            " requests.",
             ("progress", "running", "waiting", "usage"),
-            "counters move again: the age of the newest progress stays near 0",
+            "counters rise again: the seconds without progress stay near 0",
         ),
         explains=(
             "kv_near_full",
@@ -118,17 +121,17 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="kv_usage_stuck",
         title="KV cache in use without any request",
-        when="usage > {usage} for {for} with nothing running or waiting, or only requests whose clients left",
+        when="KV cache usage > {usage} for {for} while nothing runs or waits, or only requests whose clients"
+        " disconnected",
         severity=Severity.WARNING,
         for_s=60,
         keep_s=10,
         judge=_kv_usage_stuck,
-        thresholds=(share("usage", 0.05, "Fires above this usage."),),
-        meaning="Blocks are held without a live request, or the gauge is frozen. Routers that go by usage avoid this"
-        " server.",
+        thresholds=(share("usage", 0.05, "Fires above this KV cache usage."),),
+        meaning="Blocks are in use although no request is, or the gauge is frozen.",
         causes=(
             "Blocks leaked after aborted requests",
-            "The gauge was not written after its requests were aborted (always before vLLM 0.10.2)",
+            "vLLM did not update the gauge after the requests were aborted (always so before vLLM 0.10.2)",
             "Blocks of finished requests wait for a decode server to fetch them (disaggregated prefill)",
         ),
         levers=(
@@ -140,10 +143,10 @@ ROWS: tuple[Symptom, ...] = (
             ),
         ),
         runbook=Runbook(
-            "The cache has less room than it should, and routers that go by usage avoid this server.",
+            "The cache has less room than it should. Routers that balance by KV cache usage avoid this server.",
             ("usage", "running", "waiting", "progress"),
             "usage falls to 0 while nothing runs or waits",
         ),
-        origin="vllm-project/vllm #29928 (usage stayed at 0.99, the router starved the pod)",
+        origin="vllm-project/vllm #29928 (usage stayed at 0.99, and the router sent the pod no requests)",
     ),
 )

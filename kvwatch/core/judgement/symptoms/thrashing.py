@@ -162,34 +162,37 @@ ROWS: tuple[Symptom, ...] = (
         id="kv_thrashing",
         title="KV cache thrashing",
         when="≥ {preemptions} preemptions in 2 min and ≥ {per_request} per request under cache pressure, or"
-        " recomputed prompts worth ≥ {recomputed} × the cache in 2 min while hardly anything is generated",
+        " prompt tokens of ≥ {recomputed} × the cache recomputed in 2 min while hardly anything is generated",
         severity=Severity.CRITICAL,
         calm_severity=Severity.WARNING,
         for_s=10,
         judge=_kv_thrashing,
         thresholds=(
             multiple(
-                "per_request", 0.3, "Fires at this many preemptions per finished or running request in 2 min."
+                "per_request",
+                0.3,
+                "Fires at or above this many preemptions per finished (or running) request in 2 min.",
             ),
             Threshold("preemptions", 3, "preemptions", "Fewer preemptions than this in 2 min are ignored."),
             Threshold(
                 "recomputed",
                 0.5,
                 "ratio",
-                "Or: prompt tokens recomputed in 2 min, in multiples of the cache.",
+                "Also fires at or above this many prompt tokens recomputed in 2 min, in multiples of the"
+                " cache.",
             ),
             multiple(
                 "outgrown",
                 1,
-                "Or, from a log: generated tokens per prompt token while requests wait for the cache.",
+                "For logs: also fires at or above this many generated tokens per prompt token while requests"
+                " wait for the cache.",
             ),
         ),
-        meaning="The cache is too small for the running requests: they evict each other and are recomputed."
-        " Throughput falls and every latency grows.",
+        meaning="The cache is too small for the running requests: they evict each other and are recomputed.",
         causes=(
             "More requests are admitted than the cache holds at their full length",
-            "Outputs grow after admission; vLLM makes room only for the prompt",
-            "One of several engines gets more than its share (engine_imbalance fires too): fix that first",
+            "Outputs grow after admission: vLLM checks only that the prompt fits",
+            "One of several engines gets more than its share: if engine_imbalance fires too, fix that first",
         ),
         levers=(
             levers.PLAN_CAPACITY,
@@ -211,7 +214,7 @@ ROWS: tuple[Symptom, ...] = (
             levers.NOT_LENGTH_LIMIT,
         ),
         runbook=Runbook(
-            "Throughput falls while the GPU works hard. Answers pause in the middle, and every latency grows.",
+            "Throughput falls although the GPU is busy. Outputs pause in the middle, and every latency grows.",
             ("preemptions", "demand", "usage", "lengths", "capacity", "ttft", "itl"),
             "preemptions per finished request fall to 0 at the same load, and demand stays below 1",
         ),

@@ -104,21 +104,35 @@ ROWS: tuple[Symptom, ...] = (
     Symptom(
         id="cold_start",
         title="Slow first tokens right after a start",
-        when="first requests of a server up for ≤ {within} (or its first {first}) took ≥ {late} to the first token"
-        " without a queue, and the mean of the last ≥ {then} is ≤ {share} of theirs",
+        when="TTFT ≥ {late} without a queue within {within} of the start (or among the first {first} requests),"
+        " then ≥ {then} requests with a mean TTFT ≤ {share} of that",
         severity=Severity.INFO,
         keep_s=300,
         judge=_cold_start,
         thresholds=(
-            seconds("late", 2, "A first token is late above this, or the histogram's next bound."),
-            seconds("within", 600, "Fires only within this time after the server's start."),
-            Threshold("first", 20, "requests", "Or among this many first requests of the server."),
-            seconds("waited", 5, "Ignored if requests waited longer than this within 5 min."),
-            Threshold("then", 3, "requests", "Fires after this many later requests.", low=1),
-            share("share", 0.2, "Mean TTFT of later requests, as a share of the first, at most."),
+            seconds(
+                "late",
+                2,
+                "A first token is late if it took longer than this (rounded up to the histogram's next bucket"
+                " bound).",
+            ),
+            seconds("within", 600, "Fires only for requests within this time after the server's start."),
+            Threshold(
+                "first",
+                20,
+                "requests",
+                "Also fires for this many first requests of the server, however late they come.",
+            ),
+            seconds("waited", 5, "Ignored if requests waited in a queue for longer than this within 5 min."),
+            Threshold("then", 3, "requests", "Fires only after at least this many later requests.", low=1),
+            share(
+                "share",
+                0.2,
+                "Fires if the mean TTFT of later requests is at most this share of the first ones'.",
+            ),
         ),
-        meaning="The first requests after a start wait for kernel compilation, graph capture and cold caches. It"
-        " resolves by itself; only the first users notice.",
+        meaning="The first requests after a start wait for kernel compilation, graph capture and cold caches."
+        " This resolves by itself.",
         causes=("Requests reached the server before it was warm",),
         levers=(
             levers.WARM_UP,
@@ -127,12 +141,12 @@ ROWS: tuple[Symptom, ...] = (
             ),
         ),
         runbook=Runbook(
-            "The first users after a start waited; nobody else does.",
+            "Only the first users after a start wait.",
             ("started", "ttft"),
-            "after the next start the first requests of users are as fast as later ones",
+            "after the next start, the first requests are as fast as later ones",
         ),
         explains=("ttft_high",),
-        origin="a public report of 89 s for the first request and 0.2 s from then on (vLLM 0.17.1); recordings of"
-        " 0.11 and 0.13, whose first request takes 8 to 11 s",
+        origin="a public report of 89 s for the first request and 0.2 s after that (vLLM 0.17.1); recordings of"
+        " 0.11 and 0.13, where the first request takes 8 to 11 s",
     ),
 )
