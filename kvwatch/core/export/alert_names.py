@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvwatch.core.judgement.symptoms import BY_ID
+from kvwatch.core.judgement.symptoms import BY_ID, Severity
 from kvwatch.core.model.snapshot import EngineKey
 
 PREFIX = "KVWatch"
@@ -13,11 +13,12 @@ def alert_name(symptom: str) -> str:
     return PREFIX + "".join(word.capitalize() for word in symptom.split("_"))
 
 
-def alert_labels(key: EngineKey, symptom: str) -> dict[str, str]:
-    """The labels of an alert; an alert about the whole target has no model and no engine."""
+def alert_labels(key: EngineKey, symptom: str, severity: Severity | None = None) -> dict[str, str]:
+    """The labels of an alert, by default with the severity of the symptom's row. An alert about the whole target has no
+    model and no engine."""
     found = {
         "alertname": alert_name(symptom),
-        "severity": BY_ID[symptom].severity.value,
+        "severity": (severity or BY_ID[symptom].severity).value,
         "symptom": symptom,
         "target": key.target,
         "model_name": key.model_name,

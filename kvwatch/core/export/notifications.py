@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from kvwatch.core.export.alert_names import alert_labels
 from kvwatch.core.export.finding_text import finding_text
@@ -24,6 +25,7 @@ from kvwatch.core.export.findings import Finding, causes_of, explained_by, findi
 from kvwatch.core.export.report import wall_offset
 from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.judgement.state import State
+from kvwatch.core.judgement.symptoms import BY_ID, Severity
 from kvwatch.core.model.snapshot import EngineKey
 
 EXPIRE_AFTER_REPEATS = 3
@@ -32,8 +34,14 @@ MAX_RESOLVED = 1000
 """Resolved alerts that are kept until an Alertmanager confirms them."""
 _MAX_CHARACTERS = 8192
 
-NotificationId = tuple[EngineKey, str]
-"""The engine or target, and the symptom."""
+
+class NotificationId(NamedTuple):
+    """One alert: a symptom of an engine or target at one severity. A change of severity resolves it and starts another,
+    because the severity is a label."""
+
+    key: EngineKey
+    symptom: str
+    severity: Severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +89,7 @@ def due_notifications(
             if not sent.confirmed or now - sent.at >= repeat_s:
                 due.append(replace(sent.notification, ends_at=until))
         for finding in findings(state):
-            id_ = (finding.key, finding.symptom.id)
+            id_ = NotificationId(finding.key, finding.symptom.id, finding.severity)
             if finding.explained_by:
                 explained[id_] = finding.explained_by
                 continue
@@ -135,10 +143,11 @@ def _unknown_but_sent(state: State, ledger: Ledger) -> Iterable[tuple[Notificati
     """Alerts that were sent as firing and are unknown now, unless another symptom explains them."""
     causes = causes_of(state)
     for key, name, life in lifecycles(state):
-        sent = ledger.get((key, name))
+        id_ = NotificationId(key, name, life.severity or BY_ID[name].severity)
+        sent = ledger.get(id_)
         unknown = life.still_firing and life.stage is Stage.UNKNOWN
         if sent and unknown and not sent.notification.resolved and not explained_by(key, name, causes):
-            yield (key, name), sent
+            yield id_, sent
 
 
 def _resolve(notification: Notification, wall: float, by: tuple[str, ...]) -> Notification:
