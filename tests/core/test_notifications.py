@@ -20,14 +20,15 @@ from kvwatch.core.export.notifications import (
 )
 from kvwatch.core.judgement.lifecycle import Lifecycle, Stage
 from kvwatch.core.judgement.state import EngineState, State, initial
+from kvwatch.core.judgement.symptoms import Severity
 from kvwatch.core.model.snapshot import EngineKey
 from tests.support.watch import replayed
 
 WALL = 1_800_000_000.0
 REPEAT = 60.0
 KEY = EngineKey("t", "m", "0")
-THRASHING = (KEY, "kv_thrashing")
-EXHAUSTED = (KEY, "kv_exhausted")
+THRASHING = NotificationId(KEY, "kv_thrashing", Severity.CRITICAL)
+EXHAUSTED = NotificationId(KEY, "kv_exhausted", Severity.WARNING)
 
 
 def state_of(now: float, lives: dict[str, Lifecycle], target: dict[str, Lifecycle] | None = None) -> State:
@@ -149,7 +150,10 @@ def test_unknown_neither_fires_nor_ends() -> None:
     (held,) = told.tell(170.0, state_of(170.0, unknown))
     assert held == replace(first, ends_at=WALL + 170.0 + EXPIRE_AFTER_REPEATS * REPEAT)
     down = state_of(175.0, unknown, {"target_down": FIRING})
-    assert ids(told.tell(175.0, down)) == [((EngineKey("t"), "target_down"), False), (THRASHING, True)]
+    assert ids(told.tell(175.0, down)) == [
+        ((EngineKey("t"), "target_down", Severity.CRITICAL), False),
+        (THRASHING, True),
+    ]
 
 
 def test_an_engine_that_is_gone_ends_its_alerts() -> None:
@@ -160,10 +164,9 @@ def test_an_engine_that_is_gone_ends_its_alerts() -> None:
 
 def test_ends_that_nobody_hears_of_do_not_pile_up() -> None:
     ended = {
-        (EngineKey("t", "m", str(n)), "kv_thrashing"): SentNotification(
-            Notification((EngineKey("t", "m", str(n)), "kv_thrashing"), WALL, WALL, resolved=True), 100.0
-        )
+        id_: SentNotification(Notification(id_, WALL, WALL, resolved=True), 100.0)
         for n in range(MAX_RESOLVED + 5)
+        for id_ in [NotificationId(EngineKey("t", "m", str(n)), "kv_thrashing", Severity.CRITICAL)]
     }
     left = prune_ledger(ended, now=101.0, repeat_s=REPEAT)
     assert len(left) == MAX_RESOLVED

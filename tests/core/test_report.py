@@ -162,7 +162,7 @@ def test_before_anything_was_judged_there_is_no_such_time() -> None:
         (
             "missing",
             {"a/0: x": "not exposed", "idle_seconds": 240.0},
-            "a/0: x not exposed, idle_seconds 4 min",
+            "a/0: x not exposed, idle seconds 4 min",
         ),
         ("detail", "as it is", "as it is"),
     ],

@@ -17,9 +17,10 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from kvwatch.core.export.notifications import Notification
+from kvwatch.core.export.notifications import Notification, NotificationId
 from kvwatch.core.judgement.lifecycle import Stage
 from kvwatch.core.judgement.state import State, Transition
+from kvwatch.core.judgement.symptoms import Severity
 from kvwatch.core.model.outcome import Failure
 from kvwatch.core.model.snapshot import EngineKey
 from kvwatch.settings import AlertmanagerSettings, Settings
@@ -36,7 +37,8 @@ from tests.support.watch import replayed
 TOKEN = "a-token-nobody-may-see"  # noqa: S105
 PAGE = "http://gpu1:9477/"
 KEY = EngineKey("t", "m", "0")
-NOTICE = Notification((KEY, "kv_thrashing"), 1_700_000_000.0, 1_700_000_180.5, annotations={"summary": "–"})
+ID = NotificationId(KEY, "kv_thrashing", Severity.CRITICAL)
+NOTICE = Notification(ID, 1_700_000_000.0, 1_700_000_180.5, annotations={"summary": "–"})
 T = TypeVar("T")
 
 

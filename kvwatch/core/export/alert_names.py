@@ -14,8 +14,10 @@ def alert_name(symptom: str) -> str:
 
 
 def alert_labels(key: EngineKey, symptom: str, severity: Severity | None = None) -> dict[str, str]:
-    """The labels of an alert, by default with the severity of the symptom's row. An alert about the whole target has no
-    model and no engine."""
+    """The labels of an alert, by default with the severity of the symptom's row.
+
+    An alert about the whole target has no model and no engine.
+    """
     found = {
         "alertname": alert_name(symptom),
         "severity": (severity or BY_ID[symptom].severity).value,

@@ -36,8 +36,10 @@ _MAX_CHARACTERS = 8192
 
 
 class NotificationId(NamedTuple):
-    """One alert: a symptom of an engine or target at one severity. A change of severity resolves it and starts another,
-    because the severity is a label."""
+    """One alert: a symptom of an engine or target at one severity.
+
+    The severity is a label, so a change resolves the alert and starts another.
+    """
 
     key: EngineKey
     symptom: str

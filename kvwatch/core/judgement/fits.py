@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import floor, sqrt
+from math import floor, isfinite, sqrt
 from typing import Any
 
 from kvwatch.core.history.window import Windows, histogram_increase
@@ -112,6 +112,8 @@ def requests_that_fit(
     # n m + q sqrt(n v) = C is quadratic in sqrt(n).
     spread = _QUANTILE * sqrt(variance)
     root = (sqrt(spread**2 + 4 * mean * capacity) - spread) / (2 * mean)
+    if not isfinite(root):  # counters beyond what a number holds
+        return None
     return Fits(max(floor(root**2 + 1e-9), 1), mean, prompt.lower_bound or output.lower_bound)
 
 
