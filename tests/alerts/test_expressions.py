@@ -52,8 +52,8 @@ def test_a_runbook_asks_for_what_is_exported(page: Path) -> None:
         "kvwatch_no_such_metric",
         'kvwatch_up{engine="0"}',
         'kvwatch_symptom_state{symptom="kv_full"}',
-        "sum by (rank) (kvwatch_up)",
-        "kvwatch_up / on (rank) kvwatch_up",
+        "sum by (shard) (kvwatch_up)",
+        "kvwatch_up / on (shard) kvwatch_up",
         "rate(kvwatch_scrapes[5m])",
     ],
 )
@@ -91,7 +91,7 @@ def test_alerts_are_written_for_people() -> None:
     """One static sentence, a description, a link to a page that exists; no value in a label."""
     rules = [rule for rule in RULES if "alert" in rule]
     assert {rule["alert"] for rule in rules} == {one.name for one in every(Options())}
-    assert len(rules) == len({rule["alert"] for rule in rules}) > len(SYMPTOMS)
+    assert len(rules) == len({(rule["alert"], rule["labels"]["severity"]) for rule in rules}) > len(SYMPTOMS)
     for rule in rules:
         assert rule["labels"].keys() == {"severity"}
         assert rule["labels"]["severity"] in {"critical", "warning", "info"}

@@ -8,7 +8,7 @@ import pytest
 
 from kvwatch.core.export.alert_names import alert_labels, alert_name
 from kvwatch.core.judgement.lifecycle import Stage
-from kvwatch.core.judgement.symptoms import SYMPTOMS, Scope, Symptom
+from kvwatch.core.judgement.symptoms import SYMPTOMS, Scope, Severity, Symptom
 from kvwatch.core.model.snapshot import EngineKey
 from tests.support.promtool import Case, run
 
@@ -28,6 +28,7 @@ def series(
     held: bool = False,
     scraped: str = SCRAPED,
     target: str = "gpu1",
+    suffering: bool = True,
 ) -> dict[str, str]:
     """What kvwatch exports of a symptom: its state, whether it fires (or did, if `held`), what accounts for it."""
     key = key_of(row)
@@ -35,6 +36,8 @@ def series(
     if key.model_name:
         own += f',model_name="{key.model_name}",engine="{key.engine}"'
     found = {f'kvwatch_symptom_state{{{own},state="{one}"}}': f"{int(one is stage)}x5" for one in Stage}
+    if row.calm_severity:
+        found[f'kvwatch_symptom_evidence{{{own},evidence="users_suffer"}}'] = f"{int(suffering)}x5"
     return found | {
         f"kvwatch_symptom_firing{{{own}}}": f"{int(held or stage is Stage.FIRING)}x5",
         f"kvwatch_symptom_explained{{{own}}}": f"{int(explained)}x5",
@@ -67,6 +70,12 @@ def test_an_alert_fires_with_its_symptom_and_not_before(row: Symptom, tmp_path: 
             case(row, "no series", {}),
         ],
     )
+
+
+def test_thrashing_that_nobody_feels_is_a_warning(tmp_path: Path) -> None:
+    row = next(row for row in SYMPTOMS if row.calm_severity)
+    calm = told(row) | {"severity": Severity.WARNING.value}
+    run(tmp_path, [case(row, "calm", series(row, Stage.FIRING, suffering=False), calm)])
 
 
 def test_a_symptom_is_one_alert_and_no_other(tmp_path: Path) -> None:
@@ -105,6 +114,15 @@ def evidence(name: str, value: float, text: str = "", **other: str) -> dict[str,
     return {f"kvwatch_symptom_evidence{{{inside}}}": f"{value}x5"}
 
 
+def action(rank: int, lever: str, text: str, restart: str = "false", **other: str) -> dict[str, str]:
+    """An action of sequence_limited, of the engine unless `other` says whose."""
+    own = {**told(next(row for row in SYMPTOMS if row.id == "sequence_limited")), **other}
+    del own["severity"]
+    own |= {"rank": str(rank), "lever": lever, "text": text, "restart": restart}
+    inside = ",".join(f'{label}="{one}"' for label, one in own.items())
+    return {f"kvwatch_symptom_action_info{{{inside}}}": "1x5"}
+
+
 def test_what_a_person_reads(tmp_path: Path) -> None:
     """Summary, description with the numbers of this engine alone, and links, word by word."""
     row = next(row for row in SYMPTOMS if row.id == "sequence_limited")
@@ -114,6 +132,9 @@ def test_what_a_person_reads(tmp_path: Path) -> None:
         | evidence("ceiling", 1, "--max-num-seqs")
         | evidence("waited_seconds", 75)
         | evidence("tokens", 174720)
+        | action(1, "add_replica", "Add a replica. Cost: it starts cold.")
+        | action(2, "max_num_seqs", "--max-num-seqs 6.", restart="true")
+        | action(1, "max_num_seqs", "--max-num-seqs 9.", engine="1")
         | evidence("requests_waiting", 7, engine="1")
         | evidence("requests_waiting", 8, instance="other:9477")
         | evidence("requests_waiting", 9, symptom="kv_exhausted")
@@ -130,14 +151,11 @@ def test_what_a_person_reads(tmp_path: Path) -> None:
                     "exp_annotations": {
                         "summary": "Requests wait for batch slots.",
                         "description": (
-                            "gpu1, model llama, engine 0: As many requests run as --max-num-seqs allows. The cache"
-                            " has room for more.\n"
+                            f"gpu1, model llama, engine 0: {row.meaning}\n"
                             "Evidence: ceiling --max-num-seqs; kv cache usage ratio 0.0812; requests waiting 31;"
                             " tokens 174720; waited 1m 15s.\n"
-                            "What to do first:\n"
-                            "1. Raise --max-num-seqs by half at a time, towards requests_that_fit, and watch"
-                            " inter-token latency (needs a restart).\n"
-                            "2. Add a replica, if inter-token latency is at its limit already."
+                            "What to do:\n1. Add a replica. Cost: it starts cold.\n"
+                            "2. --max-num-seqs 6. (needs a restart)"
                         ),
                         "runbook_url": "https://example.com/kvwatch/runbooks/kvwatchsequencelimited.md",
                     },

@@ -130,7 +130,16 @@ def test_an_alert_outlives_an_alertmanager(tmp_path: Path) -> None:
     address = f"127.0.0.1:{port}"
     arguments = (
         *("run", "--host", "127.0.0.1", "--port", str(port), "--targets", f"gpu1=http://127.0.0.1:{server}"),
-        *("--gpu", "off", "--interval", "250ms", "--threshold", "target_down.for=1"),
+        *(
+            "--gpu",
+            "off",
+            "--interval",
+            "250ms",
+            "--threshold",
+            "target_down.for=1",
+            "--threshold",
+            "target_down.never_up=0",
+        ),
         # It never came up, which tells more than that it is down.
         *("--disable", "startup_kv_failure"),
     )

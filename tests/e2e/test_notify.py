@@ -45,7 +45,14 @@ def test_an_alert_arrives_through_an_outage_and_resolves(tmp_path: Path) -> None
             *("--targets", f"v1={vllm},gone=http://127.0.0.1:{nobody}", "--gpu", "off"),
             *("--interval", "250ms", "--full-interval", "1s", "--duty-cycle", "0.5"),
             *("--threshold", "kv_thrashing.for=1", "--threshold", "kv_thrashing.keep=1"),
-            *("--threshold", "target_down.for=1", "--disable", "startup_kv_failure"),
+            *(
+                "--threshold",
+                "target_down.for=1",
+                "--threshold",
+                "target_down.never_up=0",
+                "--disable",
+                "startup_kv_failure",
+            ),
             *("--alertmanager", f"am={alertmanager.url}", "--notify-repeat", "2s"),
             *("--external-url", "https://kvwatch.example.com"),
         )
@@ -71,7 +78,7 @@ def test_an_alert_arrives_through_an_outage_and_resolves(tmp_path: Path) -> None
                     "engine": "0",
                 }
                 assert thrashing["generatorURL"] == "https://kvwatch.example.com/"
-                assert "Requests are preempted" in thrashing["annotations"]["summary"]
+                assert "KV cache thrashing" in thrashing["annotations"]["summary"]
                 words = thrashing["annotations"]["description"]
                 assert "Evidence: " in words
                 assert "requests waiting 1" in words

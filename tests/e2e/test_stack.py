@@ -82,7 +82,14 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             *("run", "--host", "127.0.0.1", "--port", str(port)),
             *("--targets", f"v1={v1},v0={v0},gone=http://127.0.0.1:{nobody}"),
             *("--interval", "250ms", "--full-interval", "1s", "--duty-cycle", "0.5"),
-            *("--threshold", "kv_thrashing.for=1", "--threshold", "target_down.for=2"),
+            *(
+                "--threshold",
+                "kv_thrashing.for=1",
+                "--threshold",
+                "target_down.for=2",
+                "--threshold",
+                "target_down.never_up=0",
+            ),
         )
         with kvwatch(log, *arguments) as process, prometheus(folder, f"127.0.0.1:{port}") as asked:
             until("answer of kvwatch", lambda: answers(f"http://127.0.0.1:{port}/readyz"), 15)

@@ -321,7 +321,7 @@ def test_the_service_counts_from_zero_and_tells_no_secret() -> None:
     async def run() -> str:
         async with serving(always(b"", "500 Internal Server Error")) as server:
             stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
-            thresholds = {"target_down.for": 0.1}
+            thresholds = {"target_down.for": 0.1, "target_down.never_up": 0}
             settings = settings_of(
                 alertmanagers=[own(server)],
                 interval_s=0.1,
@@ -356,7 +356,7 @@ def test_an_alertmanager_that_hangs_does_not_hold_up_the_stop() -> None:
             settings = settings_of(
                 alertmanagers=[own(server)],
                 interval_s=0.1,
-                thresholds={"target_down.for": 0.1},
+                thresholds={"target_down.for": 0.1, "target_down.never_up": 0},
                 disabled=["startup_kv_failure"],
             )
             end = asyncio.create_task(serve(settings, stop=stop, ready=ready.set_result))
