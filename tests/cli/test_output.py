@@ -14,6 +14,7 @@ from rich.console import Group
 from kvwatch.cli import main
 from kvwatch.commands import output
 from kvwatch.commands.terminal_layout import actions
+from kvwatch.core.judgement.advice.choose import Action, Advice
 
 Kvwatch = Callable[..., CompletedProcess[str]]
 ROOT = Path(__file__).resolve().parents[2]

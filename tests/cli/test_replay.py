@@ -82,7 +82,7 @@ def test_transcript_for_people_says_the_same(kvwatch: Kvwatch, recordings: Path)
     assert done.returncode == 0
     assert "kv_thrashing  pending -> firing  " in done.stdout
     assert "CRITICAL  vllm / tiny-llama / engine 0: " in done.stdout
-    assert "What to do:" in done.stdout
+    assert "Do now, no restart:" in done.stdout
     assert "Time per regime: kv_limited" in done.stdout
 
 

@@ -191,8 +191,8 @@ def test_nothing_there_says_what_to_look_at(capsys: pytest.CaptureFixture[str]) 
     draw(report_of(watch, "gpu1:8000", conclude(watch)))
     said = capsys.readouterr().out
     assert said.startswith("Unknown: the server could not be scraped (refused: nobody)\n")
-    assert "- Wrong address or port" in said
-    assert "1. Check the server's process and the last lines of its log.\n" in said
+    assert "- Wrong host or port" in said
+    assert "1. Check the server's process and the last lines of its log: nothing listens on the port." in said
 
 
 def test_the_finding_of_two_engines_is_laid_out_once_with_the_numbers_of_each(
@@ -205,7 +205,7 @@ def test_the_finding_of_two_engines_is_laid_out_once_with_the_numbers_of_each(
     draw(report_of(watch, "gpu1:8000", found))
     said = capsys.readouterr().out
     assert said.count("  kv_exhausted, ") == said.count("kv_exhausted, firing for ") == 1
-    assert said.count("What to do:") == len({one["symptom"] for one in watch.findings()})
+    assert len(re.findall("^  Do now", said, re.MULTILINE)) == len({one["symptom"] for one in watch.findings()})
     others = said.partition("The same on:\n")[2]
     assert others.startswith(f"    vllm / tiny / engine {second}: ")
     assert re.search(r"^ +engine 0 +engine 1$", said, re.MULTILINE)
@@ -242,8 +242,12 @@ def test_what_is_wrong_comes_first_then_what_to_do_and_the_evidence(
         "Findings: kv_thrashing",
         "CRITICAL  vllm / tiny-llama / engine 0: KV cache thrashing",
         "Preemptions per request",
-        "What to do:",
-        "1. Cap max_tokens",
+        "Do now, no restart:",
+        "1. ",
+        "With a restart (running requests and the prefix cache are lost):",
+        "--gpu-memory-utilization",
+        "Do not:",
+        "- Raise --max-num-seqs",
         "Evidence:",
         "Likely causes:",
         "Caused by kv_thrashing: fix that first.",

@@ -8,17 +8,26 @@ import sys
 import pytest
 
 from kvwatch.core.judgement import symptoms
+from kvwatch.core.judgement.advice.choose import choose
+from kvwatch.core.judgement.advice.situation import Situation
 from kvwatch.core.judgement.symptoms import BY_ID, SYMPTOMS, THRESHOLDS, Severity, Symptom, limits_of
-from kvwatch.core.judgement.symptoms import actions as shared
 from kvwatch.core.judgement.symptoms.row import Scope
-from kvwatch.core.model.snapshot import CacheConfig, EngineKey, Snapshot
+from kvwatch.core.model.snapshot import CacheConfig
 from kvwatch.mixin.runbook_texts import OWN_PAGES, QUERIES
 from kvwatch.mixin.runbooks import runbook_queries
 
-#: The order in which to tune, where several apply: length, concurrency, precision of the cache, reuse of prefixes.
-ORDER = (shared.CAP_OUTPUTS, shared.FEWER, shared.FP8, shared.SHARE, shared.ENABLE_PREFIX_CACHING)
+RELIEF = (
+    "shed_load",
+    "max_num_seqs",
+    "kv_cache_dtype",
+    "watermark",
+    "gpu_memory_utilization",
+    "tensor_parallel_size",
+)
+"""Levers against a cache that is too small, by relief against cost. vLLM's guidance on preemption (its documentation,
+configuration/optimization) names utilization, fewer sequences and tensor parallelism, unranked; utilization comes
+behind what relieves more, because its last few per cent are a small step that can fail with CUDA OOM."""
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
-RESTART = "(needs a restart)"
 #: Options of `vllm serve` that actions name, each looked up in the releases: of every generation, and of v1 alone.
 BOTH = {
     "--disable-log-stats",
@@ -29,6 +38,7 @@ BOTH = {
     "--max-model-len",
     "--max-num-batched-tokens",
     "--max-num-seqs",
+    "--tensor-parallel-size",
 }
 V1 = {
     "--kv-offloading-size",
@@ -37,6 +47,8 @@ V1 = {
     "--prefix-match-unit",
     "--watermark",
 }
+
+CACHE_ROWS = {"kv_thrashing", "kv_exhausted", "kv_near_full", "long_request_hogs_cache"}
 
 rows = pytest.mark.parametrize("row", SYMPTOMS, ids=lambda row: row.id)
 
@@ -48,20 +60,27 @@ def file_of(row: Symptom) -> str:
 
 
 @rows
-def test_advice_comes_in_the_order_to_tune(row: Symptom) -> None:
-    """Length before concurrency before precision before reuse, wherever several of them are advised."""
-    places = [row.actions.index(action) for action in ORDER if action in row.actions]
-    assert places == sorted(places), f"{file_of(row)}: sort the actions of {row.id} by ORDER of this test"
+def test_levers_come_by_relief_against_cost(row: Symptom) -> None:
+    """The same order in every row; `choose` puts those without a restart first."""
+    places = [RELIEF.index(lever.id) for lever in row.levers if lever.id in RELIEF and row.id in CACHE_ROWS]
+    assert places == sorted(places), f"{file_of(row)}: sort the levers of {row.id} by RELIEF of this test"
+
+
+@rows
+def test_a_length_limit_is_never_offered_for_blocks(row: Symptom) -> None:
+    """vLLM takes blocks as tokens come: a lower --max-model-len frees none (v1/core/kv_cache_utils.py)."""
+    if row.id in CACHE_ROWS:
+        assert "--max-model-len" not in {lever.option for lever in row.levers}, f"{file_of(row)}: {row.id}"
 
 
 @rows
 def test_a_row_has_all_that_a_person_needs(row: Symptom) -> None:
-    """Title, meaning, causes, actions, runbook and origin are there, in their form."""
+    """Title, meaning, causes, levers, runbook and origin are there, in their form."""
     title, runbook = row.title, row.runbook
     sentences = {"meaning": row.meaning, "runbook.impact": runbook.impact}
-    sentences |= {f"actions[{i}]": action.text for i, action in enumerate(row.actions)}
     fragments = {"title": title, "when": row.when, "origin": row.origin, "runbook.worked": runbook.worked}
     fragments |= {f"causes[{i}]": cause for i, cause in enumerate(row.causes)}
+    fragments |= {f"levers[{i}] ({lever.id})": lever.general_text for i, lever in enumerate(row.levers)}
     wrong = [
         *(f"{name} is empty" for name, text in (sentences | fragments).items() if not text),
         *(f"{name} must end with a full stop" for name, text in sentences.items() if text[-1:] != "."),
@@ -74,37 +93,31 @@ def test_a_row_has_all_that_a_person_needs(row: Symptom) -> None:
         ),
         *(["title is longer than 60 characters"] if len(title) > 60 else []),
         *(["causes are missing"] if not row.causes else []),
-        *(["actions are missing"] if not row.actions else []),
+        *(["levers are missing"] if not row.levers else []),
         *(["runbook.queries are missing"] if not runbook.queries else []),
     ]
     assert not wrong, f"{file_of(row)}: symptom {row.id}: {'; '.join(wrong)}"
 
 
 @rows
-def test_actions_name_options_that_there_are(row: Symptom) -> None:
-    """Every option is one of vLLM's, is what the action is about, and is not shown to a v0 engine without it."""
-    for action in row.actions:
-        named = set(FLAG.findall(action.text))
-        where = f"{file_of(row)}: symptom {row.id}: {action.text!r}"
+def test_levers_name_options_that_there_are(row: Symptom) -> None:
+    """Every option is one of vLLM's, is what the lever is about, needs a restart, and is not shown to a v0 engine
+    without it."""
+    for lever in row.levers:
+        named = set(FLAG.findall(lever.text))
+        where = f"{file_of(row)}: symptom {row.id}: lever {lever.id}"
         assert named <= BOTH | V1, f"{where} names {named - BOTH - V1}: check vLLM and add it to this test"
-        assert not action.flag or action.flag in named, f"{where} does not name its flag {action.flag}"
+        assert not lever.option or lever.option in named, f"{where} does not name its option {lever.option}"
+        assert bool(lever.option) <= lever.restart, f"{where} changes an option: set restart"
         if named & V1:
-            assert action.generations == ("v1",), f"{where} names an option that v0 lacks: add generations"
+            assert lever.generations == ("v1",), f"{where} names an option that v0 lacks: add generations"
 
 
 @rows
-def test_an_action_says_when_it_needs_a_restart(row: Symptom) -> None:
-    """Options of vLLM change only with a restart, which costs requests; only a server that is not up has none."""
-    for action in row.actions:
-        changes = bool(action.flag) and action is not _counting(row) and row.id != "startup_kv_failure"
-        assert changes is (RESTART in action.text), (
-            f"{file_of(row)}: symptom {row.id}: {action.text!r} must have {RESTART!r} if it changes an option"
-        )
-
-
-def _counting(row: Symptom) -> object:
-    """The one action that names an option only to compare with it."""
-    return next((action for action in row.actions if action.text.startswith("Count the LoRA adapters")), None)
+def test_an_amount_has_a_function(row: Symptom) -> None:
+    for lever in row.levers:
+        where = f"{file_of(row)}: symptom {row.id}: lever {lever.id}"
+        assert ("{value}" in lever.text) <= (lever.value is not None), f"{where} shows an amount: add value"
 
 
 @rows
@@ -207,14 +220,18 @@ def test_a_wrong_name_of_a_threshold_is_a_clear_error() -> None:
 
 
 def shown(symptom: str, *, generation: str = "v1", features: tuple[str, ...] = (), **config: object) -> str:
-    """The actions of a symptom that kvwatch shows for a server."""
-    snapshot = Snapshot(
-        EngineKey("t"),
+    """The actions of a symptom that kvwatch shows for a server under load, before the limit on their number."""
+    row = BY_ID[symptom]
+    situation = Situation(
+        symptom,
         generation=generation,
         features=frozenset(features),
         config=CacheConfig(**config, known=True),  # type: ignore[arg-type]
+        backlogged=True,
+        suffering=True,
     )
-    return "\n".join(action.text for action in BY_ID[symptom].actions_for(snapshot))
+    found = [choose((lever,), (), situation) for lever in row.levers]
+    return "\n".join(action.text for advice in found for action in advice.actions)
 
 
 def test_advice_that_was_taken_is_not_given() -> None:

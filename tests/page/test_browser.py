@@ -55,8 +55,8 @@ def test_a_saturated_server_is_shown_in_full(served: Served, opened: Opens) -> N
     wrong = page.get_by_role("region", name="Findings")
     expect(wrong.locator(".headline")).to_contain_text(f"First: {first.symptom.title}")
     article = wrong.get_by_role("article", name=first.symptom.title)
-    for action in first.actions:
-        expect(article.get_by_role("listitem").filter(has_text=action)).to_have_count(1)
+    for action in first.advice.actions:
+        expect(article.get_by_role("listitem").filter(has_text=action.sentence)).to_have_count(1)
     for cause in first.symptom.causes:
         expect(article).to_contain_text(cause)
     for name, value in first.evidence.items():

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from kvwatch.core.export.findings import Finding
+from kvwatch.core.judgement.advice.choose import Action
+from kvwatch.core.judgement.advice.levers import FEWER_SLOTS, MORE_SLOTS
 from kvwatch.core.judgement.symptoms import BY_ID, Severity
 from tests.replay.scenario import Must, Scenario, read
 from tests.replay.scripted import play
@@ -45,9 +47,17 @@ def known(ids: Iterable[str]) -> None:
 
 
 def sentences(found: Finding) -> list[str]:
-    """What is said about a finding to a person."""
+    """The texts of a finding, except for what not to do."""
     row = found.symptom
-    return [row.title, row.meaning, *row.causes, *found.actions]
+    return [row.title, row.meaning, *row.causes, *map(with_direction, found.advice.actions)]
+
+
+def with_direction(action: Action) -> str:
+    """The sentence of an action, with the direction that the amount of slots only implies."""
+    for verb, lever in (("Raise", MORE_SLOTS), ("Lower", FEWER_SLOTS)):
+        if action.option == lever.option and action.text.endswith(lever.text.partition("{value}")[2]):
+            return f"{verb} {action.sentence}"
+    return action.sentence
 
 
 def advised(text: str) -> list[str]:

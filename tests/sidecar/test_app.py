@@ -822,7 +822,8 @@ def test_the_page_shows_findings_with_evidence_and_actions_and_loads_nothing_fro
     text = " ".join(tags.text)
     for found in data(app_of(store), "/api/v1/findings")["findings"]:
         assert found["title"] in text
-        assert all(action in text for action in found["actions"])
+        assert all(one["text"] in text for one in found["actions"])
+        assert all(one["text"][1:] in text for one in found["do_not"])
         assert all(name in text for name in found["evidence"])
     options = [attrs for tag, attrs in tags.seen if attrs.get("class") == "option"]
     assert len(options) >= 4  # none is broken at its hyphens: a person copies them

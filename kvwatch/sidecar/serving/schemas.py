@@ -58,7 +58,7 @@ class ActionSchema(_Named):
 
     lever: str = Field(description="what is changed; stable")
     text: str
-    option: str | None = Field(description="the option of vLLM; null if it is none")
+    option: str | None = Field(description="the option of vLLM; null for steps outside vLLM")
     value: float | str | None = Field(description="the amount, if there is one")
     restart: bool = Field(description="whether vLLM must be restarted")
     cost: str = Field(description="what it costs; empty if nothing")

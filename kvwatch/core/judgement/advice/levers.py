@@ -345,7 +345,8 @@ ENABLE_PREFIX_CACHING = Lever(
     relieves=Resource.PREFILL,
     option="--enable-prefix-caching",
     restart=True,
-    when=lambda at: at.config.enable_prefix_caching is False,
+    when=lambda at: at.config.enable_prefix_caching is not True,
+    condition="if it is off",
     source="off frees no memory: cached blocks without an owner count as free",
 )
 OFFLOAD = Lever(

@@ -61,7 +61,7 @@ def _may_load_for(view: TargetView) -> float:
     """Seconds for which a server that was never up may be loading its model; as long as a start may take if its log
     shows one that has not failed."""
     loading = view.log is not None and not view.log.failed
-    return view.limits["startup_kv_failure.for" if loading else "target_down.never_up"]
+    return view.limits["startup_kv_failure.for"] if loading else view.limits["target_down.never_up"]
 
 
 def _signals_missing(view: TargetView) -> Judgement:
