@@ -31,7 +31,7 @@ def test_json_has_the_documented_shape(replayed: Callable[..., dict[str, Any]]) 
     found = replayed("0.32.0--c-kv-saturation")
     assert list(found) == [
         "samples", "failed_scrapes", "duration_s", "events", "transitions", "symptoms", "regimes", "gpus",
-        "gpus_missing", "engines", "skipped", "notes",
+        "gpus_missing", "engines", "findings", "skipped", "notes",
     ]  # fmt: skip
     assert set(found["symptoms"]) == {row.id for row in SYMPTOMS}
     (fired,) = [one for name, one in found["symptoms"].items() if name == "kv_thrashing"]

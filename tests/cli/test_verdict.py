@@ -191,7 +191,7 @@ def test_nothing_there_says_what_to_look_at(capsys: pytest.CaptureFixture[str]) 
     draw(report_of(watch, "gpu1:8000", conclude(watch)))
     said = capsys.readouterr().out
     assert said.startswith("Unknown: the server could not be scraped (refused: nobody)\n")
-    assert "- Wrong host or port" in said
+    assert "- The address or port is wrong" in said
     assert "1. Check the server's process and the last lines of its log: nothing listens on the port." in said
 
 
@@ -205,7 +205,9 @@ def test_the_finding_of_two_engines_is_laid_out_once_with_the_numbers_of_each(
     draw(report_of(watch, "gpu1:8000", found))
     said = capsys.readouterr().out
     assert said.count("  kv_exhausted, ") == said.count("kv_exhausted, firing for ") == 1
-    assert len(re.findall("^  Do now", said, re.MULTILINE)) == len({one["symptom"] for one in watch.findings()})
+    assert len(re.findall("^  Do now", said, re.MULTILINE)) == len(
+        {one["symptom"] for one in watch.findings()}
+    )
     others = said.partition("The same on:\n")[2]
     assert others.startswith(f"    vllm / tiny / engine {second}: ")
     assert re.search(r"^ +engine 0 +engine 1$", said, re.MULTILINE)

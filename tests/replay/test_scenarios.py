@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kvwatch.core.export.findings import Finding
+from kvwatch.core.export.findings import Finding, findings
 from kvwatch.core.judgement.advice.choose import Action
 from kvwatch.core.judgement.advice.levers import FEWER_SLOTS, MORE_SLOTS
 from kvwatch.core.judgement.symptoms import BY_ID, Severity
@@ -73,8 +73,12 @@ def advised(text: str) -> list[str]:
 
 
 def told(watch: Watch) -> dict[str, list[str]]:
-    """Everything said about whatever fired, by symptom."""
-    return {found.symptom.id: sentences(found) for _, turn in watch.turns for found in turn}
+    """All sentences about what fired, by symptom: when something changed, and in the end."""
+    all_: dict[str, list[str]] = {}
+    for turn in (*(turn for _, turn in watch.turns), findings(watch.state)):
+        for found in turn:
+            all_.setdefault(found.symptom.id, []).extend(sentences(found))
+    return all_
 
 
 @pytest.mark.parametrize(
