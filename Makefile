@@ -95,10 +95,7 @@ bench: setup tools ## what watching costs, against its budgets: one table, and a
 	  $(PEERS)/bin/pip install --quiet $$peer || echo "$$peer can't be installed here: not compared" >&2; done
 	$(BIN)/python -m tests.benchmarks.run --peers $(PEERS)/bin
 
-bench-advice: setup ## does the advice work? the loop closed on a real vLLM; opt-in: VLLM=… MODEL=…, half an hour
-	$(BIN)/python -m tests.tools.advice
-
-live: setup ## what watching costs a real vLLM under load; opt-in: LIVE="--url … --pid …"
+bench-live: setup ## what watching costs a real vLLM under load; opt-in: LIVE="--url … --pid …"
 	$(BIN)/python -m tests.benchmarks.live $(LIVE)
 
 coverage: setup tools ## the tests with branch coverage

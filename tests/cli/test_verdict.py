@@ -255,7 +255,7 @@ def test_what_is_wrong_comes_first_then_what_to_do_and_the_evidence(
         "Caused by kv_thrashing: fix that first.",
         "Time per regime: kv_limited",
         "  kv_limited: requests wait for KV cache blocks\n",
-        "  idle: nothing runs, nothing waits\n",
+        "  idle: no request runs or waits\n",
         "none failed",
     ]
     places = [said.find(part) for part in parts]
