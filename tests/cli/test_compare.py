@@ -54,7 +54,7 @@ def test_the_report_as_text_html_and_json_says_the_same(
     assert (done.returncode, re.search(r"150 scrapes", done.stderr) is not None) == (0, True)
     lines = done.stdout.splitlines()
     assert lines[:2] == [
-        "0.32.0--g-prefix-caching-off compared with 0.32.0--e-shared-prefix: WORSE",
+        "0.32.0--g-prefix-caching-off compared with 0.32.0--e-shared-prefix: NOT COMPARABLE (load differs 5.0 ×)",
         "  changed: --enable-prefix-caching: True → False",
     ]
     assert re.search(r"^  ITL p95\* .* worse$", done.stdout, re.MULTILINE)
@@ -63,7 +63,7 @@ def test_the_report_as_text_html_and_json_says_the_same(
     )
     assert max(map(len, lines)) < 150
     data = json.loads(kvwatch(*words, "--json").stdout)
-    assert data["candidates"][0]["verdict"] == "worse"
+    assert data["candidates"][0]["verdict"] == "not comparable"
     assert data["runs"][0]["configuration"]["enable_prefix_caching"] == "True"
     page = Page(report.read_text(encoding="utf-8"))
     assert page.open == []
@@ -131,7 +131,8 @@ def test_three_recordings_are_one_table(kvwatch: Kvwatch, recordings: Path) -> N
 def test_two_runs_of_one_name_are_told_apart(kvwatch: Kvwatch, recordings: Path) -> None:
     data = json.loads(kvwatch("compare", recordings / SHARED, recordings / SHARED, "--json").stdout)
     assert {run["name"] for run in data["runs"]} == {
-        "0.32.0--e-shared-prefix (0.32.0--e-shared-prefix.jsonl.gz)"
+        "0.32.0--e-shared-prefix (A)",
+        "0.32.0--e-shared-prefix (B)",
     }
     assert data["candidates"][0]["cautions"][0]["id"] == "same_run"
 

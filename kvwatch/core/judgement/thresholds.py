@@ -115,6 +115,12 @@ SYMPTOM_THRESHOLDS: tuple[Threshold, ...] = (
         "Users notice a symptom if requests waited for at least this share of the last minute. On a recorded server a"
         " few preemptions near capacity made them wait for less than 0.3.",
     ),
+    multiple(
+        "harm.demand",
+        1.25,
+        "Users notice a symptom from this KV demand ratio: running and waiting requests need more than the cache, so"
+        " the queue grows.",
+    ),
     seconds(
         "harm.ttft",
         2.5,

@@ -112,7 +112,8 @@ def _missing_share(at: Situation) -> str | None:
 WAIT_AND_WATCH = Lever(
     id="watch",
     text="nothing needs changing now: watch the queue",
-    when=lambda at: not at.suffering and _growth(at) is None,
+    when=lambda at: not at.suffering and at.demand is not None and at.demand < 1 and _growth(at) is None,
+    condition="if the cache holds what is wanted",
 )
 PLAN_CAPACITY = Lever(
     id="plan_capacity",
@@ -388,7 +389,7 @@ NOT_FEWER_SLOTS = DoNot(
 NOT_FEWER_SLOTS_NEAR_CAPACITY = DoNot(
     "max_num_seqs",
     "lower --max-num-seqs under this load: first tokens would come many times later",
-    when=lambda at: not at.backlogged,
+    when=lambda at: not at.backlogged and (at.demand is None or at.demand < 1),
 )
 NOT_LENGTH_LIMIT = DoNot(
     "max_model_len",

@@ -24,9 +24,12 @@ def backlogged(view: EngineView) -> bool:
 
 @once_per_sample
 def suffering(view: EngineView) -> bool:
-    """Whether users notice it: requests wait all the time, or first tokens are later than the objective."""
+    """Whether users notice it: requests wait all the time or more than the cache holds is wanted, or first tokens are
+    later than the objective."""
     ttft = view.derived.get(percentile_name(LATENCIES["time_to_first_token_seconds"], 0.95))
-    return backlogged(view) or (ttft is not None and ttft >= view.limits["harm.ttft"])
+    demand = view.derived.get("kv_cache_demand_ratio")
+    late = ttft is not None and ttft >= view.limits["harm.ttft"]
+    return late or backlogged(view) or (demand is not None and demand >= view.limits["harm.demand"])
 
 
 def has_room(view: EngineView) -> bool:
