@@ -73,7 +73,7 @@ def find_symptoms(statistics: Statistics, facts: LogFacts, *, from_start: bool) 
     stretch = 0
     for number, batch in enumerate(batches):
         before = run.limit
-        findings.add(run.state, run.advance(batch), batch, "high" if run.timed else "medium")
+        findings.add(run, run.advance(batch), batch, "high" if run.timed else "medium")
         stretch = stretch + 1 if run.limit is before and before is not None else 1
         if run.limit is None or stretch < _LINES_LOW:
             continue
@@ -223,13 +223,13 @@ class _Findings:
 
     def add(
         self,
-        state: State,
+        run: _Run,
         changes: Sequence[Transition],
         batch: Batch,
         confidence: str,
         only: frozenset[str] = _ALL_SYMPTOMS,
     ) -> None:
-        """Adds what fired with a batch."""
+        """Adds what fired when `run` advanced by `batch`."""
         for change in changes:
             if change.after is not Stage.FIRING or change.symptom not in only:
                 continue
@@ -244,7 +244,7 @@ class _Findings:
                 dict(change.evidence),
                 _CONFIDENCES[rank],
                 next((line.number for line in batch if line.engine == change.key.engine), batch[-1].number),
-                _advice(change, state),
+                _advice(change, run.state),
             )
 
     def add_if_repeated(self, run: _Run, batch: Batch, confidence: str, only: frozenset[str]) -> None:
@@ -257,7 +257,7 @@ class _Findings:
         if run.limit is Regime.KV_LIMITED and not (run.outgrown() or run.preempted()):
             only -= {"kv_thrashing"}
         for _ in range(round(_REPEAT_S / SPACING_S)):
-            self.add(after.state, after.advance(batch, after_s=SPACING_S), batch, confidence, only)
+            self.add(after, after.advance(batch, after_s=SPACING_S), batch, confidence, only)
 
     def explained(self) -> list[LoggedSymptom]:
         """All symptoms, causes before their effects, each effect with its causes."""
