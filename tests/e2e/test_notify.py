@@ -82,7 +82,10 @@ def test_an_alert_arrives_through_an_outage_and_resolves(tmp_path: Path) -> None
                 words = thrashing["annotations"]["description"]
                 assert "Evidence: " in words
                 assert "requests waiting 1" in words
-                assert words.index("1. ") < words.index("--max-num-seqs") < words.index("--watermark")
+                parts = ("Do now, no restart:", "1. ", "With a restart (", "--kv-cache-dtype fp8", "Do not:")
+                places = [words.index(part) for part in parts]
+                assert places == sorted(places), words
+                assert "Raise --max-num-seqs" in words.partition("Do not:")[2]
                 until("the end of kv_thrashing", lambda: received.first(THRASHING, "resolved"), 40)
                 assert (received.count(THRASHING, "firing"), received.count(THRASHING, "resolved")) == (1, 1)
                 os.kill(process.pid, signal.SIGTERM)
