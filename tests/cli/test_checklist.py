@@ -35,7 +35,7 @@ def after(name: str, seconds: float) -> State:
         ("0.32.0--c-kv-saturation", PREFIXES, Mark.LOOK, "hit rate 0 % of "),
         ("0.32.0--c-kv-saturation", PRECISION, Mark.YOURS, "not in FP8 (kv-cache-dtype auto)"),
         ("0.32.0--b-healthy", LOAD, Mark.YOURS, "0 preemptions"),
-        ("0.32.0--b-healthy", LIMIT, Mark.LOOK, "lower --max-model-len"),
+        ("0.32.0--b-healthy", LIMIT, Mark.LOOK, "consider a lower limit"),
         ("0.32.0--b-healthy", WATCHED, Mark.YOURS, "waiting requests and preemptions are exposed"),
         ("0.32.0--e-shared-prefix", PREFIXES, Mark.SHOWN, "prefix cache hit rate"),
         ("0.32.0--g-prefix-caching-off", PREFIXES, Mark.LOOK, "prefix caching is off"),

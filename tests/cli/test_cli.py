@@ -82,7 +82,7 @@ def test_one_run_reports_all_mistakes(kvwatch: Kvwatch) -> None:
 def test_what_render_writes_is_what_its_help_says(kvwatch: Kvwatch) -> None:
     for words in ([], ["render", "--help"]):
         said = " ".join(kvwatch(*words).stdout.lower().split())
-        assert "write alerts/, dashboards/ and the tables of the readme from the code" in said
+        assert "write alerts/, dashboards/ and the tables of the documentation from the code" in said
 
 
 def test_an_unexpected_error_is_a_line_and_a_traceback_only_if_wanted(

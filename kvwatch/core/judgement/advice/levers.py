@@ -278,6 +278,18 @@ FEWER_SLOTS = Lever(
     source="measured on vLLM 0.32: under overload it ends the preemptions at no cost; near capacity it makes first"
     " tokens many times later, so it is offered only while requests wait all the time",
 )
+FEWER_SLOTS_UNMEASURED = Lever(
+    id="max_num_seqs",
+    text="--max-num-seqs {value}, then fewer until prompts are no longer computed again",
+    relieves=Resource.BLOCKS,
+    cost=FEWER_SLOTS.cost,
+    option="--max-num-seqs",
+    restart=True,
+    value=lambda at: int(at.most_running) - 1 if at.most_running and at.most_running > 1 else None,
+    when=lambda at: at.fits is None and at.recomputing,
+    condition="if prompts are computed again and again and lengths are unknown",
+    source="vllm-project/vllm #21809: admission looks at the next chunk only",
+)
 MORE_SLOTS = Lever(
     id="max_num_seqs",
     text="--max-num-seqs {value}: the cache has room for more",
@@ -389,7 +401,7 @@ NOT_FEWER_SLOTS = DoNot(
 NOT_FEWER_SLOTS_NEAR_CAPACITY = DoNot(
     "max_num_seqs",
     "lower --max-num-seqs under this load: first tokens would come many times later",
-    when=lambda at: not at.backlogged and (at.demand is None or at.demand < 1),
+    when=lambda at: not at.backlogged and not at.recomputing and (at.demand is None or at.demand < 1),
 )
 NOT_LENGTH_LIMIT = DoNot(
     "max_model_len",

@@ -63,6 +63,13 @@ class Situation:
         return (self.config.cache_dtype or "").startswith(("fp8", "int8", "int4", "nvfp4", "turboquant"))
 
     @property
+    def recomputing(self) -> bool:
+        """Whether prompts are computed again and again, although nothing waits."""
+        least = self.evidence.get("threshold_recomputed_prompt_tokens_at_least")
+        found = self.evidence.get("recomputed_prompt_tokens_at_least")
+        return least is not None and found is not None and found >= least
+
+    @property
     def room_for_load(self) -> float | None:
         """By what share the load can grow before the cache is full; None if it is full now, or unknown."""
         return 1 / self.demand - 1 if self.demand is not None and 0 < self.demand < 1 else None

@@ -65,7 +65,7 @@ def situation_of(
         hit_ratio=None
         if "prefix_cache_hit_ratio" in derived.untrusted
         else derived.get("prefix_cache_hit_ratio"),
-        suffering=suffering(view),
+        suffering=evidence.get("users_suffer", suffering(view)),
         backlogged=backlogged(view),
         room_elsewhere=room_elsewhere,
     )

@@ -203,6 +203,7 @@ ROWS: tuple[Symptom, ...] = (
             levers.SHED_LOAD,
             levers.ADD_REPLICA,
             levers.FEWER_SLOTS,
+            levers.FEWER_SLOTS_UNMEASURED,
             levers.FP8_CACHE,
             levers.WATERMARK,
             levers.MORE_MEMORY,
