@@ -30,7 +30,7 @@ def draw(path: Path, layout: Layout, memory: int | None, length: int, marks: Map
         from matplotlib.figure import Figure  # noqa: PLC0415
         from matplotlib.ticker import FuncFormatter, LogLocator  # noqa: PLC0415
     except ImportError:
-        raise PlanError("--plot needs matplotlib: pip install 'kvwatch[plot]'") from None
+        raise PlanError("--plot needs matplotlib: pip install '.[plot]'") from None
     top = max(length, *marks.values(), _SHORTEST * 2) if marks else max(length, _SHORTEST * 2)
     lengths = sorted({round(_SHORTEST * (top / _SHORTEST) ** (i / _POINTS)) for i in range(_POINTS + 1)})
     with rc_context({"svg.hashsalt": "kvwatch", "font.size": 9}):

@@ -33,7 +33,7 @@ the runs, and send the same requests at the same times.
 Each measure is better, worse, same (within the margin), no difference shown (inconclusive), not enough data, or not
 exposed. A measure that is neither good nor bad by itself, such as KV cache usage, is higher or lower.
 
-requires scipy: pip install 'kvwatch[compare]'
+requires scipy: pip install '.[compare]'
 
 exit codes:
   0  compared, whatever the verdict
@@ -71,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         from kvwatch.experiment.comparison import compare
     except ImportError as error:
-        raise RecordingError(f"compare requires scipy: pip install 'kvwatch[compare]' ({error})") from None
+        raise RecordingError(f"compare requires scipy: pip install '.[compare]' ({error})") from None
     from kvwatch.experiment.comparison_data import as_data
     from kvwatch.experiment.comparison_text import as_markdown, as_text
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kvwatch.core.export.catalogue import METRICS, PREFIX, MetricGroup
 from kvwatch.core.history.regimes import MEANING
+from kvwatch.core.judgement.advice import levers
+from kvwatch.core.judgement.advice.levers import Lever
 from kvwatch.core.judgement.symptoms import SYMPTOMS, THRESHOLDS, Symptom, limits_of
 from kvwatch.logs.causes import CAUSES
 from kvwatch.mixin import dashboards
@@ -38,8 +40,18 @@ def _sentence(text: str) -> str:
 # -- symptoms and what they depend on ----------------------------------------------------------------------------
 
 
+_SITUATIONAL = {levers.WAIT_AND_WATCH.id, levers.PLAN_CAPACITY.id, levers.ROUTE_BY_LOAD.id}
+"""Levers that say what one server's numbers showed. A table knows no server."""
+
+
 def _first_action(row: Symptom) -> str:
-    return min(row.levers, key=lambda lever: lever.restart).general_text
+    """The first lever that applies to most servers, one without a restart if there is any."""
+
+    def rank(lever: Lever) -> tuple[bool, bool]:
+        special = bool(lever.value or lever.condition or lever.feature) or lever.id in _SITUATIONAL
+        return lever.restart, special
+
+    return min(row.levers, key=rank).general_text
 
 
 def symptoms() -> str:

@@ -192,5 +192,5 @@ def test_without_the_extra_the_error_names_the_remedy(
     words = ("compare", recordings / SHARED, recordings / OFF)
     done = kvwatch(*words, PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "kvwatch: compare requires scipy: pip install 'kvwatch[compare]' (absent)\n"
+    assert done.stderr == "kvwatch: compare requires scipy: pip install '.[compare]' (absent)\n"
     assert kvwatch("compare", "--help", PYTHONPATH=str(tmp_path)).returncode == 0

@@ -159,7 +159,7 @@ def test_plan_needs_no_matplotlib_unless_it_draws(kvwatch: Kvwatch, tmp_path: Pa
     assert kvwatch(*words, PYTHONPATH=str(tmp_path)).returncode == 0
     done = kvwatch(*words, "--plot", tmp_path / "kv.svg", PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
-    assert "pip install 'kvwatch[plot]'" in done.stderr
+    assert "pip install '.[plot]'" in done.stderr
 
 
 def test_a_saturated_server(kvwatch: Kvwatch, serve: Serve, recordings: Path, tmp_path: Path) -> None:
