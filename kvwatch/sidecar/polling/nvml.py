@@ -17,7 +17,7 @@ from kvwatch.core.model.gpu import MAX_GPUS, Gpu, GpuReading, distinct_gpus
 from kvwatch.sidecar.daemon_threads import CallTimeout, IsolatedCall
 
 SOURCE = "nvml"
-NO_LIBRARY = "the NVML library is not installed: pip install '.[nvml]'"
+NO_LIBRARY = "the NVML library is not installed: pip install 'kvwatch[nvml]'"
 _TIMEOUT_S = 5.0
 _CLOSE_TIMEOUT_S = 0.2
 _T = TypeVar("_T")
