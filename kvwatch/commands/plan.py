@@ -128,7 +128,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     live.add_target_flags(server, but=("max_num_seqs", "gpus"))
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw the plan, as .svg or .png (requires kvwatch[plot])"
+        "--plot", type=Path, metavar="FILE", help="draw the plan, as .svg or .png (requires the extra plot)"
     )
     options.add_json(parser)
 

@@ -70,7 +70,9 @@ NO_ADVICE = Advice()
 
 def choose(levers: Iterable[Lever], do_not: Iterable[DoNot], at: Situation) -> Advice:
     """The levers that apply, at most `MAX_ACTIONS`: first those without a restart, each kind in the order given."""
-    offered = [found for lever in levers if (found := _offer(lever, at)) is not None]
+    found = [(lever, action) for lever in levers if (action := _offer(lever, at)) is not None]
+    ids = {lever.id for lever, _ in found}
+    offered = [action for lever, action in found if lever.unless not in ids]
     ordered = sorted(offered, key=lambda action: action.restart)
     warned = tuple((one.id, one.text) for one in do_not if one.when(at))
     return Advice(tuple(ordered[:MAX_ACTIONS]), warned)

@@ -44,7 +44,8 @@ class Lever:
 
     `option` is vLLM's flag, `restart` whether vLLM must be started again. `generations` and `feature` say which vLLM
     has it, `when` whether evidence and configuration allow it. `value` computes the amount; if it returns None, the
-    lever is left out. `condition` is `when` in words, for runbooks.
+    lever is left out. `condition` is `when` in words, for runbooks. `unless` is the id of a lever that
+    says the same with more: if that is offered, this is not.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Lever:
     condition: str = ""
     generations: tuple[str, ...] = ("v0", "v1")
     feature: str = ""
+    unless: str = ""
     source: str = ""
 
     @property
@@ -167,7 +169,8 @@ ADD_REPLICA = Lever(
     text="add a replica, or shed load at the gateway",
     relieves=Resource.SLOTS,
     cost="a replica starts cold; shed clients need back-off",
-    when=lambda at: at.suffering and not (at.backlogged and _missing_share(at)),
+    when=lambda at: at.suffering,
+    unless=SHED_LOAD.id,
     source=SHED_LOAD.source,
 )
 SMOOTH_BURSTS = Lever(
